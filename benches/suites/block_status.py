@@ -1,8 +1,9 @@
 """Block status over NBD: the time of queries for many extents, and their effect on another client.
 
-`map`: a mirror of two files, and a sparse file behind qemu-nbd, each with a block of data in every
-second block, 20,000 extents in all. `qemu-img map` queries them one by one (`REQ_ONE`). It is run
-directly after the writes, when the content is in the logs, and again when all of it is destaged.
+`map`: a mirror of two files with homes, and a sparse file behind qemu-nbd, each with a block of
+data in every second block, 20,000 extents in all. `qemu-img map` queries them one by one
+(`REQ_ONE`). It is run directly after the writes, when the content is in the logs, and again when
+all of it is destaged.
 The requirement is at most twice the time of qemu-nbd.
 
 `storm`: the same mirror with 600,000 extents and `memory = "64MiB"`. A client has 64 requests with
@@ -121,7 +122,7 @@ def mirror(args, folder, extents):
         devices.sparse(folder / side, size_bytes(extents))
         sides += f'[device.{side}]\ntype = "file"\npath = "{side}"\n'
     text = (f'[server]\nmemory = "{MEMORY_BYTES >> 20}MiB"\n{sides}'
-            '[device.vol]\ntype = "mirror"\nsides = ["a", "b"]\n'
+            '[device.vol]\ntype = "mirror"\nsides = ["a", "b"]\nlayout = "home"\n'
             + servers.export("vol", "vol", f"unix:{folder}/vol.sock"))
     return servers.Bimetal(programs.server(args), folder, text, formatted=["--log", "256MiB"])
 

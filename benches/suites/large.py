@@ -1,4 +1,4 @@
-"""The cost of the size of a volume: a mirror of two sparse files, for each size in turn.
+"""The cost of the size of a volume: a mirror of two sparse files with homes, for each size in turn.
 
 Measured are the duration of `format` and the bytes that it writes to both files together (their
 allocated space), and the first open, from the start of `serve` to `ready`. Then one block is
@@ -44,7 +44,7 @@ def configuration(folder, size):
         devices.sparse(folder / side, bytes_of(size))
         sides += f'[device.{side}]\ntype = "file"\npath = "{side}"\n'
     return (f'[server]\nmemory = "16MiB"\n{sides}'
-            '[device.vol]\ntype = "mirror"\nsides = ["a", "b"]\n'
+            '[device.vol]\ntype = "mirror"\nsides = ["a", "b"]\nlayout = "home"\n'
             + servers.export("vol", "vol", f"unix:{folder}/vol.sock"))
 
 

@@ -1,7 +1,7 @@
 """The rebuild of a side under writing clients: its rate, and its effect on the clients.
 
-A mirror of two files is served by NBD, degraded, and written in full; then the other side returns
-and is rebuilt while fio writes 4 KiB at random offsets:
+A mirror of two files with homes is served by NBD, degraded, and written in full; then the other
+side returns and is rebuilt while fio writes 4 KiB at random offsets:
 
     files       both sides are plain files, and a client writes 200 times a second
     disk        one side is an emulated hdd-7200 over its file, with a log so short that these
@@ -68,7 +68,7 @@ def configuration(folder, fast_folder, case, size):
     exports = "".join(servers.export(name, name, f"unix:{folder}/{name}.sock")
                       for name in ("vol", "alone"))
     return (f'[server]\ncontrol = "unix:{folder}/control"\n{files}{emulated}'
-            f'[device.vol]\ntype = "mirror"\nsides = ["a", "b"]\n{log}{exports}')
+            f'[device.vol]\ntype = "mirror"\nsides = ["a", "b"]\nlayout = "home"\n{log}{exports}')
 
 
 class Volume:

@@ -1,5 +1,7 @@
 """The cost of a slow or frozen side for a mirror, and the cost of checksums with two healthy sides.
 
+The sides have homes.
+
 `throttle`: each mirror has two loop devices, over files on one disk, of which one is limited to 100
 operations a second by the kernel's throttle (the blkio controller of cgroups, version 1). 4 KiB
 random writes at depth 1, at most 12,000 of them, which is 47 MiB and therefore less than the
@@ -62,6 +64,7 @@ type = "{kind}"
 [device.vol]
 type = "mirror"
 sides = ["fast", "slow"]
+layout = "home"
 log = "{log}"
 
 [server]
@@ -85,6 +88,7 @@ COST_MIRROR = """
 [device.vol]
 type = "mirror"
 sides = ["fast", "slow"]
+layout = "home"
 log = "32MiB"
 checksums = {checksums}
 """

@@ -19,6 +19,7 @@ size = "96MiB"
 [device.vol]
 type = "mirror"
 sides = ["fast", "slow"]
+layout = "home"
 exposure = { bytes = "16MiB", age = "5s" }
 END
 modprobe ublk_drv || fail "no module ublk_drv"

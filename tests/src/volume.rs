@@ -42,6 +42,27 @@ impl Volume {
         volume
     }
 
+    /// Does the same as [`Volume::mirror`] for sides with homes. The configuration does not say so
+    /// afterwards: how a side that exists stores blocks, its superblock says.
+    pub fn with_homes(name: &str, side_bytes: u64) -> Self {
+        let volume = Self::from_toml(name, &mirror_toml());
+        volume.dir.sparse("a.img", side_bytes);
+        volume.dir.sparse("b.img", side_bytes);
+        volume.format_homes();
+        volume
+    }
+
+    /// Formats the sides of the mirror `vol` with homes, whatever the configuration says, which
+    /// stays as it is.
+    pub fn format_homes(&self) {
+        let text = std::fs::read_to_string(&self.config).expect("the configuration");
+        let with_homes = text.replace("[device.vol]\n", "[device.vol]\nlayout = \"home\"\n");
+        assert_ne!(text, with_homes, "the configuration has the mirror `vol`");
+        self.dir.text("vol.toml", &with_homes);
+        self.verb("format").ok();
+        self.dir.text("vol.toml", &text);
+    }
+
     /// Returns the directory of the configuration.
     pub fn dir(&self) -> &Scratch {
         &self.dir
@@ -118,9 +139,9 @@ impl Volume {
             .unwrap_or_else(|| panic!("no devices.vol.size_bytes in {report:#}"))
     }
 
-    /// Returns the offset of the volume's first byte inside the side `device`, in bytes, as
-    /// `check --json` reports it. From this offset on, the side holds the volume's bytes in order,
-    /// so the data can be read from one disk with losetup(8) alone.
+    /// Returns the offset of the volume's first byte inside the side `device`, which has a home, in
+    /// bytes, as `check --json` reports it. From this offset on, the side holds the volume's bytes
+    /// in order, so the data can be read from one disk with losetup(8) alone.
     pub fn side_data_offset(&self, device: &str) -> u64 {
         let report = self.json("check");
         report["devices"][device]["data_offset_bytes"]

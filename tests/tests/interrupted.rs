@@ -12,12 +12,12 @@ use serde_json::Value;
 const PIECE_BYTES: u64 = 64 << 10;
 const PIECES: u64 = 48;
 
-/// Returns the configuration of a mirror with the given `sides`, on files of 64 MiB. The mirror has
+/// Returns the configuration of a mirror with the given `sides`, on files of 96 MiB. The mirror has
 /// low rebuild and scrub rates. The new side is the device `c`, a layer above a file and not a file
 /// device itself.
 fn toml(sides: &str) -> String {
     let file = |name: &str| {
-        let size = "size = \"64MiB\"\n";
+        let size = "size = \"96MiB\"\n";
         format!("[device.{name}]\ntype = \"file\"\npath = \"{name}.img\"\n{size}")
     };
     let files = ["a", "b", "below-c"].map(file).concat();
@@ -37,7 +37,7 @@ fn content(piece: u64) -> Vec<u8> {
 fn filled(name: &str) -> Volume {
     let volume = Volume::from_toml(name, &toml("\"a\", \"b\""));
     for image in ["a.img", "b.img"] {
-        volume.dir().sparse(image, 64 * MIB);
+        volume.dir().sparse(image, 96 * MIB);
     }
     volume.verb("format").ok();
     let server = volume.serve();
@@ -162,7 +162,7 @@ struct Place {
 impl Place {
     fn toml(&self, second: &str) -> String {
         let file = |name: &str| {
-            let size = "size = \"64MiB\"\n";
+            let size = "size = \"96MiB\"\n";
             format!("[device.{name}]\ntype = \"file\"\npath = \"{name}.img\"\n{size}")
         };
         let all = ["a", "b", "c0", "d"].map(file).concat() + &self.toml;
@@ -179,7 +179,7 @@ fn replaced_and_killed(name: &str, place: &Place) {
     let mirror = place.mirror;
     let volume = Volume::from_toml(name, &place.toml("b"));
     for image in ["a.img", "b.img", "c0.img", "d.img"] {
-        volume.dir().sparse(image, 64 * MIB);
+        volume.dir().sparse(image, 96 * MIB);
     }
     volume.verb("format").ok();
     let mut server = volume.serve();
@@ -235,7 +235,7 @@ fn a_replacement_by_a_far_side_that_is_killed_goes_on_by_itself() {
             &format!("killed-far-{protocol}"),
             &(file.to_owned() + &export),
         );
-        far.dir().sparse("far.img", 64 * MIB);
+        far.dir().sparse("far.img", 96 * MIB);
         let far_server = far.serve();
         let toml = format!(
             "[device.c]\ntype = {device:?}\naddress = \"unix:{}\"\nexport = \"vol\"\n\

@@ -128,6 +128,11 @@ fn what_was_flushed_through_a_cache_survives_every_crash() {
     crash_again_and_again(3, || modelled(Stand::cached("cached", EXPOSURE)));
 }
 
+#[test]
+fn what_was_flushed_to_logged_sides_survives_every_crash() {
+    crash_again_and_again(3, || modelled(Stand::logged("kill-logged", EXPOSURE)));
+}
+
 fn crash_again_and_again(volumes: u64, volume: impl Fn() -> (Stand, Model)) {
     let mut met = Met::default();
     for seed in 0..volumes {

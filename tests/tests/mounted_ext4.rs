@@ -74,7 +74,7 @@ fn examine_export(dir: &Scratch, uri: &str) -> String {
 
 #[test]
 fn a_source_tree_survives_on_the_volume_and_on_each_side_alone() {
-    let volume = Volume::mirror("ext4", 640 * MIB);
+    let volume = Volume::with_homes("ext4", 640 * MIB);
     let dir = volume.dir();
     let tar = tarball(dir);
     let server = volume.serve();

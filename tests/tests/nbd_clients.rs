@@ -113,7 +113,7 @@ fn fio_verifies_at_depth_32_on_four_connections() {
 /// the volume and back.
 #[test]
 fn a_gibibyte_there_and_back() {
-    let volume = Volume::mirror("copy", 1280 * MIB);
+    let volume = Volume::mirror("copy", 1536 * MIB);
     let image = checks::image_of_tree(volume.dir(), 1024 * MIB, &source_tree(volume.dir()));
     let server = volume.serve();
     checks::nbdcopy_there_and_back(&volume.uri(), volume.dir(), &image);
@@ -132,7 +132,7 @@ fn a_gibibyte_there_and_back() {
 
 #[test]
 fn qemu_img_converts_and_compares() {
-    let volume = Volume::mirror("qemu-img", 640 * MIB);
+    let volume = Volume::mirror("qemu-img", 768 * MIB);
     let image = checks::image_of_tree(volume.dir(), 512 * MIB, &source_tree(volume.dir()));
     let server = volume.serve();
     checks::qemu_img_convert_and_compare(&volume.uri(), volume.dir(), &image);

@@ -112,8 +112,8 @@ fn assert_equal_areas(one: (&Path, u64), other: (&Path, u64), length_bytes: u64)
         .ok();
 }
 
-/// Asserts that the data areas of the sides `a` and `b` are equal, for a mirror whose sides are on
-/// the files `a.img` and `b.img`.
+/// Asserts that the data areas of the sides `a` and `b`, which have homes, are equal, for a mirror
+/// whose sides are on the files `a.img` and `b.img`.
 fn assert_equal_sides(volume: &Volume, [a, b]: [&str; 2]) {
     let (one, other) = (volume.dir().file("a.img"), volume.dir().file("b.img"));
     let offsets = [volume.side_data_offset(a), volume.side_data_offset(b)];
@@ -124,8 +124,8 @@ fn assert_equal_sides(volume: &Volume, [a, b]: [&str; 2]) {
     );
 }
 
-/// Creates and formats a mirror of the file `a.img` and of the layer `side` over the file `b.img`.
-/// Both files have 64 MiB.
+/// Creates and formats a mirror of the file `a.img` and of the layer `side` over the file `b.img`,
+/// with homes. Both files have 64 MiB.
 fn mirror_with(name: &str, side: &str, mirror_keys: &str) -> Volume {
     let text = mirror_toml().replace(
         "[\"a\", \"b\"]\n",
@@ -135,13 +135,13 @@ fn mirror_with(name: &str, side: &str, mirror_keys: &str) -> Volume {
     for image in ["a.img", "b.img"] {
         volume.dir().sparse(image, 64 * MIB);
     }
-    volume.verb("format").ok();
+    volume.format_homes();
     volume
 }
 
 #[test]
 fn status_shows_the_volume_and_each_side() {
-    let volume = Volume::mirror("status", 64 * MIB);
+    let volume = Volume::with_homes("status", 64 * MIB);
     let server = volume.serve();
     let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
     for piece in 0..10 {
@@ -253,7 +253,7 @@ fn what_would_be_lost_with_a_side_is_known() {
 
 #[test]
 fn a_block_that_rots_is_found_and_repaired() {
-    let volume = Volume::mirror("rot", 64 * MIB);
+    let volume = Volume::with_homes("rot", 64 * MIB);
     let server = volume.serve();
     let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
     wire.write(0, &content(0, 1));
@@ -357,7 +357,7 @@ fn a_side_may_be_a_stripe() {
         volume.dir().sparse(half, 64 * MIB);
     }
     let unused = volume.dir().sparse("d.img", MIB);
-    volume.verb("format").ok();
+    volume.format_homes();
     let server = volume.serve();
     let verified = checks::fio_verify(&volume.uri(), 16 * MIB);
     assert_eq!(verified.status, Some(0), "{verified}\n{}", server.said());
@@ -407,7 +407,7 @@ fn a_remote_side_dies_and_comes_back() {
     );
     let volume = Volume::from_toml("near", &text);
     volume.dir().sparse("a.img", 64 * MIB);
-    volume.verb("format").ok();
+    volume.format_homes();
     // `check` does not connect to the server of the remote side, so it must report the state of the
     // volume as unknown.
     let known = &volume.json("check")["devices"]["vol"];

@@ -347,9 +347,11 @@ fn a_conversion_does_not_stop_the_volume_and_names_the_line_to_write() {
         let mirror = mirror.expect("it opens");
         convert(&mirror, "a", SideKind::Log).await;
         assert_eq!(mirror.status().state, "open");
-        let line = mirror.layouts_to_name(&Layouts::default());
+        let line = mirror.layouts_to_name(&Layouts::All(SideKind::Home));
         let line = line.map(|layouts| layouts.line());
         assert_eq!(line.as_deref(), Some("layout = \"log\""));
+        // Without the key, a new volume has these layouts.
+        assert_eq!(mirror.layouts_to_name(&Layouts::Unsaid), None);
         assert!(sides.until_settled(&mirror).await);
         let all = Layouts::All(SideKind::Log);
         assert_eq!(mirror.layouts_to_name(&all), None);
@@ -357,6 +359,8 @@ fn a_conversion_does_not_stop_the_volume_and_names_the_line_to_write() {
         let line = mirror.layouts_to_name(&all).map(|layouts| layouts.line());
         let each = "layout = { \"a\" = \"log\", \"b\" = \"home\" }";
         assert_eq!(line.as_deref(), Some(each));
+        let line = mirror.layouts_to_name(&Layouts::Unsaid);
+        assert_eq!(line.map(|layouts| layouts.line()).as_deref(), Some(each));
         assert!(sides.until_settled(&mirror).await);
         mirror.close().await.expect("closed");
     });

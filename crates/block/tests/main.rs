@@ -23,6 +23,7 @@ mod mirror;
 mod mirror_opening;
 mod model_profiles;
 mod models;
+mod new_sides;
 mod operations;
 mod origin;
 mod queue;

@@ -17,7 +17,7 @@ const MIB: u64 = 1 << 20;
 
 #[test]
 fn a_volume_survives_a_clean_stop_whatever_the_order_of_its_sides() {
-    Volume::test(6, 3, async |mut volume| {
+    Volume::test_both(6, 3, async |mut volume| {
         let mirror = volume.open().await;
         mirror.fill(0..8192, 0x55).await;
         mirror.close().await;
@@ -53,7 +53,7 @@ impl Device for Fillable {
 /// opens with all sides.
 #[test]
 fn full_sides_are_told_to_be_full_and_nothing_is_forced() {
-    Volume::test(6, 2, async |mut volume| {
+    Volume::test_both(6, 2, async |mut volume| {
         let crashed = volume.open().await;
         crashed.fill(0..8192, 0x55).await;
         crashed.flush().await;
@@ -89,7 +89,7 @@ fn full_sides_are_told_to_be_full_and_nothing_is_forced() {
 /// unless the operator requests it.
 #[test]
 fn a_blank_device_in_the_place_of_a_side_is_served_without_and_named() {
-    Volume::test(6, 2, async |mut volume| {
+    Volume::test_both(6, 2, async |mut volume| {
         let mirror = volume.open().await;
         mirror.fill(0..8192, 0x55).await;
         mirror.close().await;
@@ -141,7 +141,7 @@ fn unfit_foreign_and_doubled_sides_are_refused_and_nothing_is_written() {
 
 #[test]
 fn a_volume_that_was_not_closed_opens_again_with_all_that_was_written() {
-    Volume::test(6, 2, async |volume| {
+    Volume::test_both(6, 2, async |volume| {
         let crashed = volume.open().await;
         crashed.put(0, 0x66).await;
         crashed.flush().await;
@@ -156,7 +156,7 @@ fn a_volume_that_was_not_closed_opens_again_with_all_that_was_written() {
 
 #[test]
 fn a_side_alone_is_refused_while_the_other_may_be_ahead_and_opens_once_nobody_is() {
-    Volume::test(7, 2, async |volume| {
+    Volume::test_both(7, 2, async |volume| {
         let crashed = volume.open().await;
         crashed.put(0, 1).await;
         crashed.flush().await;
@@ -183,7 +183,7 @@ fn a_side_alone_is_refused_while_the_other_may_be_ahead_and_opens_once_nobody_is
 /// opening could start it alone, without the new write. So a flush must wait for all sides.
 #[test]
 fn a_flush_waits_for_a_side_that_may_say_that_nobody_is_ahead() {
-    Volume::test(8, 2, async |mut volume| {
+    Volume::test_both(8, 2, async |mut volume| {
         let plain = volume.sides[1].clone();
         let freezing = volume.put_over(1, |below| Stalling::over(below, Stall::After));
         let mirror = volume.open().await;
@@ -240,7 +240,7 @@ fn a_side_that_was_missing_gets_what_it_lacks() {
 
 #[test]
 fn sides_that_each_ran_alone_are_split_until_one_is_given_up() {
-    Volume::test(9, 2, async |volume| {
+    Volume::test_both(9, 2, async |volume| {
         for alone in 0..2 {
             let mirror = volume.open_alone(alone).await;
             mirror.put((1 + alone as u64) * MIB, 1 + alone as u8).await;
@@ -262,7 +262,7 @@ fn sides_that_each_ran_alone_are_split_until_one_is_given_up() {
 
 #[test]
 fn a_forced_opening_shows_the_last_moment_that_is_known_or_goes_on_from_it() {
-    Volume::test(10, 2, async |volume| {
+    Volume::test_both(10, 2, async |volume| {
         let crashed = volume.open().await;
         crashed.put(0, 1).await;
         crashed.flush().await;
@@ -331,7 +331,7 @@ thread_local! {
 
 #[test]
 fn an_opening_that_reads_a_long_log_says_how_far_it_is() {
-    Volume::test(11, 2, async |mut volume| {
+    Volume::test_both(11, 2, async |mut volume| {
         let log_bytes = volume.superblock(1).await.layout.log.1;
         let mirror = volume.open().await;
         for block in 0..512 {
@@ -365,7 +365,7 @@ fn an_opening_that_reads_a_long_log_says_how_far_it_is() {
 #[test]
 fn a_write_that_is_longer_than_the_log_is_stored() {
     for len in [4 * MIB, 8 * MIB, 32 * MIB] {
-        Volume::test(12, 2, async |volume| {
+        Volume::test_both(12, 2, async |volume| {
             let layout = volume.superblock(0).await.layout;
             assert!(layout.log.1 <= 4 * MIB, "the log is short");
             let mirror = volume.open().await;

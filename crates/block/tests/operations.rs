@@ -87,7 +87,7 @@ fn a_scrub_finds_what_is_wrong_in_a_log() {
 /// while the other side still has the content. After the repair the side can be started alone.
 #[test]
 fn a_scrub_finds_what_is_wrong_in_a_header_of_the_log() {
-    Volume::test(22, 2, async |volume| {
+    Volume::test_both(22, 2, async |volume| {
         let mirror = volume.open().await;
         for at in [7, 9, 11] {
             mirror.put(at * MIB, at as u8).await;
@@ -198,7 +198,7 @@ fn what_lies_beside_the_data_is_scrubbed_too() {
 
 #[test]
 fn both_checkpoints_may_rot_one_after_the_other() {
-    Volume::test(6, 2, async |volume| {
+    Volume::test_both(6, 2, async |volume| {
         volume.fill(2).await;
         let mirror = volume.open().await;
         for slot in [BLOCK, 2 * BLOCK, BLOCK] {
@@ -351,7 +351,7 @@ fn a_block_that_an_absent_side_may_have_is_not_lost() {
 
 #[test]
 fn a_side_is_added_and_another_one_removed() {
-    Volume::test(10, 2, async |volume| {
+    Volume::test_both(10, 2, async |volume| {
         volume.fill(6).await;
         let mirror = volume.open().await;
         let third = blank(&volume.rt, "third");
@@ -402,7 +402,7 @@ fn a_side_is_added_and_another_one_removed() {
 /// is allowed to complete without this member, however long it hangs.
 #[test]
 fn a_side_that_takes_itself_for_the_only_one_is_not_given_up() {
-    Volume::test(29, 2, async |mut volume| {
+    Volume::test_both(29, 2, async |mut volume| {
         volume.fill(2).await;
         let alone = volume.open_alone(0).await;
         alone.put(0, 7).await;
@@ -428,7 +428,7 @@ fn a_side_that_takes_itself_for_the_only_one_is_not_given_up() {
 
 #[test]
 fn what_is_no_side_or_too_small_is_not_added() {
-    Volume::test(11, 2, async |volume| {
+    Volume::test_both(11, 2, async |volume| {
         let other = Volume::format(&volume.rt, 2).await;
         let mirror = volume.open().await;
         let taken = Candidate {
@@ -511,7 +511,7 @@ fn a_replacement_may_be_cut_short_anywhere() {
 
 #[test]
 fn a_new_disk_in_the_place_of_a_dead_one_is_made_a_side() {
-    Volume::test(13, 2, async |volume| {
+    Volume::test_both(13, 2, async |volume| {
         volume.fill(4).await;
         let new = blank(&volume.rt, "side1");
         let renewed = volume.on(&[&volume.sides[0], &new]);
@@ -539,7 +539,7 @@ fn a_new_disk_in_the_place_of_a_dead_one_is_made_a_side() {
 #[test]
 fn a_side_that_is_removed_by_command_stops_nothing() {
     for on_degraded in [OnDegraded::Continue, OnDegraded::ReadOnly, OnDegraded::Stop] {
-        Volume::test(21, 2, async |mut volume| {
+        Volume::test_both(21, 2, async |mut volume| {
             volume.config.on_degraded = on_degraded;
             let mirror = volume.open().await;
             mirror.put(MIB, 1).await;

@@ -456,16 +456,9 @@ fn the_key_is_a_time_or_wait() {
     let seconds = |s| Silence::For(Time(Duration::from_secs(s)));
     assert_eq!(silence("3s"), Ok(seconds(3)));
     assert_eq!(silence("wait"), Ok(Silence::Wait));
-    // Only sides that are all logged return so cheaply that one is ejected by default.
-    let by_layout = |layout| {
-        let mut config = MirrorConfig::of(Vec::new());
-        config.layout = layout;
-        config.rules().silence_ns_max
-    };
-    let mixed = Layouts::Each([("a".to_owned(), SideKind::Log)].into());
-    assert_eq!(by_layout(Layouts::All(SideKind::Log)), 1_000_000_000);
-    assert_eq!(by_layout(Layouts::All(SideKind::Home)), u64::MAX);
-    assert_eq!(by_layout(mixed), u64::MAX);
+    let default: Result<MirrorConfig, _> = toml::from_str("sides = [\"a\", \"b\"]");
+    let default = default.map(|config| config.exposure.silence);
+    assert_eq!(default, Ok(Silence::BySides));
     assert!(silence("never").unwrap_err().contains("or \"wait\""));
     assert!(silence("0s").unwrap_err().contains("`exposure.silence`"));
 }

@@ -448,25 +448,6 @@ fn data_place<'g>(
     (path == path_of_last && last - first == len - 1).then_some((path, first))
 }
 
-/// Returns the location of the data area of each side of the mirror `name`: the file, and the
-/// offset in the file in bytes.
-///
-/// # Errors
-/// If the data area of a side is not contiguous in one file, or the side is not formatted.
-pub(crate) fn data_places(config: &Config, name: &str) -> Result<Vec<(std::path::PathBuf, u64)>> {
-    let all = find(config)?;
-    let sides = config.graph.nodes()[name].children();
-    let place = |side: &&str| {
-        let superblock = superblock_of(&config.graph, side, &all)?;
-        let superblock = superblock.with_context(|| format!("side {side} is not formatted"))?;
-        let place = data_place(&config.graph, side, &superblock, &all);
-        let (path, offset) =
-            place.with_context(|| format!("side {side} does not lie in one file"))?;
-        Ok((path.to_owned(), offset))
-    };
-    sides.iter().map(place).collect()
-}
-
 /// Returns facts about a file or block device: the properties that the kernel reports, and the
 /// formats recognized in its content.
 fn of_file(file: &FileConfig) -> Result<Facts> {

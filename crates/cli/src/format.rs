@@ -10,6 +10,7 @@ use bimetal_block::graph::{
     CreatedFile, FormatOptions, FormattedMirror, Node, create_files, format,
 };
 use bimetal_block::layers::mirror::exposure_bytes_max_of_log;
+use bimetal_block::layers::mirror::formatting::Formatted;
 use bimetal_block::layers::mirror::superblock::show_uuid;
 use bimetal_block::units::{Size, parse_size, show_size};
 use bimetal_rt::{Rt, UringOptions};
@@ -83,11 +84,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             show_uuid(&volume.volume),
             show_size(volume.volume_bytes)
         )?;
-        for (side, uuid, data_offset) in &volume.sides {
+        for ((side, uuid, data_offset), room) in volume.sides.iter().zip(&volume.room) {
             let uuid = show_uuid(uuid);
+            let (device, room) = (show_size(room.0), show_size(room.1));
             let place = match data_offset {
                 Some(offset) => format!("data from {} on", show_size(*offset)),
-                None => "a log and nothing else".to_owned(),
+                None => format!("logged, room for {room} on {device}"),
             };
             let what = match &args.adopt {
                 None => place,
@@ -95,6 +97,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 Some(_) => format!("{place}, to be copied by `bimetal serve`"),
             };
             writeln!(out, "  side {side}: {uuid}, {what}")?;
+        }
+        if let Some(line) = cost_of_logs(volume).filter(|_| args.adopt.is_none()) {
+            writeln!(out, "  {line}")?;
         }
         let by_logs_bytes = exposure_bytes_max_of_log(volume.log_bytes);
         if let Node::Mirror(of_mirror) = &config.graph.nodes()[&mirror.name]
@@ -104,6 +109,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says what the volume pays for its logged sides; `None` if it could not be larger with homes.
+fn cost_of_logs(volume: &Formatted) -> Option<String> {
+    let with_homes_bytes = volume.with_homes_bytes?;
+    (with_homes_bytes > volume.volume_bytes).then(|| {
+        format!(
+            "logged sides keep the rest of their devices for the log and for cleaning, so that a \
+            load of small writes does not make them freeze; with layout = \"home\" the volume \
+            would have {}",
+            show_size(with_homes_bytes)
+        )
+    })
 }
 
 /// Removes the files that this call has created, after it has failed with `error`: a refused

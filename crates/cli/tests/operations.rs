@@ -6,7 +6,7 @@ mod common;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use common::{Client, MIRROR, Scratch, Served, arg, assert_refused, stdout_of};
+use common::{Client, MIRROR, Scratch, Served, arg, assert_refused, stdout_of, with_homes};
 use serde_json::Value;
 
 const NEW: &str = "[device.c]\ntype = \"file\"\npath = \"c.img\"\nsize = \"32MiB\"\n";
@@ -34,7 +34,7 @@ fn sides(status: &Value) -> Vec<String> {
 #[test]
 fn a_scrub_is_asked_for_and_told() {
     let dir = Scratch::new("scrub");
-    let config = dir.text("c.toml", MIRROR);
+    let config = dir.text("c.toml", &with_homes(MIRROR));
     stdout_of(&["format", arg(&config)]);
     let file = arg(&config);
     let served = Served::start(&config);
@@ -143,6 +143,17 @@ fn a_disk_is_adopted_and_copied() {
         &["no mirror has a side `x`"],
     );
     assert_eq!(dir.names(), ["c.toml", "disk.img"], "what was refused");
+    // The other side is logged by default, and has room for four fifths of less than 32 MiB.
+    let refused = [
+        "side b",
+        "has room for 17.4 MiB",
+        "the volume has 20 MiB",
+        "needs at least",
+        "with layout = \"home\" this device of 32 MiB has room for 27.0 MiB",
+    ];
+    assert_refused(&["format", file, "--adopt", "old"], 1, &refused);
+    assert_eq!(dir.names(), ["c.toml", "disk.img"], "what was refused");
+    dir.text("c.toml", &with_homes(&text));
     let said = stdout_of(&["format", file, "--adopt", "old"]);
     for words in ["notes: created ", "of 20 MiB", "its content is"] {
         assert!(said.contains(words), "{words}: {said}");
@@ -180,6 +191,28 @@ fn a_disk_is_adopted_and_copied() {
     assert!(copy == content, "the other side has the content");
 }
 
+/// Tests that a logged disk can be the other side of an adopted one without a key `layout`, which
+/// would be refused for the adopted one.
+#[test]
+fn an_adopted_disk_has_a_home_beside_a_logged_side() {
+    let dir = Scratch::new("adopt-default");
+    std::fs::write(dir.path("disk.img"), vec![7; 16 << 20]).unwrap();
+    let text = MIRROR.replace("[\"a\", \"b\"]", "[\"old\", \"b\"]") + ADOPTING;
+    let config = dir.text("c.toml", &text);
+    let said = stdout_of(&["format", arg(&config), "--adopt", "old"]);
+    assert!(
+        said.contains("logged, room for 17.4 MiB on 32 MiB"),
+        "{said}"
+    );
+    assert!(!said.contains("would have"), "the disk decides: {said}");
+    let served = Served::start(&config);
+    until(&config, "whole", |status| status["health"] == "healthy");
+    assert_eq!(served.end("TERM").0, Some(0));
+    let said: Value = serde_json::from_str(&stdout_of(&["check", arg(&config), "--json"])).unwrap();
+    assert_eq!(said["devices"]["old"]["data_offset_bytes"], 0);
+    assert_eq!(said["devices"]["b"]["layout"], "log");
+}
+
 /// Tests that a volume grows after both sides were replaced by larger ones, and again after a
 /// restart with longer files.
 #[test]
@@ -187,8 +220,10 @@ fn a_volume_grows_with_its_sides() {
     let dir = Scratch::new("grow");
     let new = "[device.NAME]\ntype = \"file\"\npath = \"NAME.img\"\nsize = \"48MiB\"\n";
     let text = [MIRROR, &new.replace("NAME", "c"), &new.replace("NAME", "d")].concat();
-    let config = dir.text("c.toml", &text);
+    let config = dir.text("c.toml", &with_homes(&text));
     stdout_of(&["format", arg(&config)]);
+    // Without the key, the sides that replace sides with homes have homes, too.
+    dir.text("c.toml", &text);
     let file = arg(&config);
     let served = Served::start(&config);
     let (full, unknown) = (["side a has room for", "only"], ["no mirror `x`"]);

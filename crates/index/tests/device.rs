@@ -50,7 +50,8 @@ impl Scratch {
     fn graph(&self) -> Graph {
         let text = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"32MiB\"\n\
                     [device.b]\ntype = \"file\"\npath = \"b.img\"\nsize = \"32MiB\"\n\
-                    [device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n";
+                    [device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n\
+                    layout = \"home\"\n";
         read_graph(&self.0.join("vol.toml"), text).expect("a configuration")
     }
 

@@ -59,10 +59,18 @@ impl Power {
 }
 
 impl Stand {
-    /// Formats and serves a volume. `mirror_keys` are additional lines for the mirror's section of
-    /// the configuration.
+    /// Formats and serves a volume whose sides have homes. `mirror_keys` are additional lines for
+    /// the mirror's section of the configuration.
     pub fn new(name: &str, mirror_keys: &str) -> Self {
-        Self::with_top(name, mirror_keys, EXPORT_VOL)
+        Self::with_top(name, mirror_keys, EXPORT_VOL, Volume::format_homes)
+    }
+
+    /// Does the same as [`Stand::new`] with the sides that `format` makes by default, which are
+    /// logged.
+    pub fn logged(name: &str, mirror_keys: &str) -> Self {
+        Self::with_top(name, mirror_keys, EXPORT_VOL, |volume| {
+            volume.verb("format").ok();
+        })
     }
 
     /// Does the same as [`Stand::new`], with a buffer cache above the mirror that is so small that
@@ -71,12 +79,13 @@ impl Stand {
         let cache = "[device.cached]\ntype = \"cache\"\nbelow = \"vol\"\nsize = \"1MiB\"\n\
                      dirty_age = \"20ms\"\ncluster = \"64KiB\"\n\n";
         let export = EXPORT_VOL.replace("device = \"vol\"", "device = \"cached\"");
-        Self::with_top(name, mirror_keys, &(cache.to_owned() + &export))
+        let top = cache.to_owned() + &export;
+        Self::with_top(name, mirror_keys, &top, Volume::format_homes)
     }
 
     /// Formats and serves a volume. `top` is the configuration of the layers above the mirror and
-    /// of the export.
-    fn with_top(name: &str, mirror_keys: &str, top: &str) -> Self {
+    /// of the export. `format` formats the sides.
+    fn with_top(name: &str, mirror_keys: &str, top: &str, format: fn(&Volume)) -> Self {
         let side = |name: &str| {
             format!(
                 "[device.{name}]\ntype = \"remote\"\naddress = \"unix:{name}.sock\"\n\
@@ -94,7 +103,7 @@ impl Stand {
             volume.dir().sparse(&format!("{side}.img"), SIDE_BYTES);
             VolatileDisk::start(volume.dir(), side)
         });
-        volume.verb("format").ok();
+        format(&volume);
         let server = Some(volume.serve());
         Self {
             volume,

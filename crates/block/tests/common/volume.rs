@@ -4,8 +4,8 @@ use std::ops::{Deref, Range};
 use std::rc::Rc;
 
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
-use bimetal_block::layers::mirror::superblock::{Candidate, Superblock};
-use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, ScrubStatus};
+use bimetal_block::layers::mirror::superblock::{Candidate, SideKind, Superblock};
+use bimetal_block::layers::mirror::{Layouts, Mirror, MirrorConfig, OpenOptions, ScrubStatus};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Flags, IoError, Request};
 use bimetal_rt::Rt;
@@ -26,7 +26,23 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Runs a test of a new volume with `count` sides, in virtual time with the seed `seed`.
+    /// Runs a test of a new volume with `count` sides in each layout in turn: with homes, and
+    /// logged. For tests that look at no home.
+    pub fn test_both(seed: u64, count: usize, test: impl AsyncFn(Volume)) {
+        for kind in [SideKind::Home, SideKind::Log] {
+            println!("{kind:?}");
+            let rt = virtual_rt(seed);
+            rt.block_on(async {
+                let mut volume = Volume::unformatted(&rt, count);
+                volume.config.layout = Layouts::All(kind);
+                volume.try_format("vol").await.expect("the sides are fit");
+                test(volume).await;
+            });
+        }
+    }
+
+    /// Runs a test of a new volume with `count` sides, which have homes, in virtual time with the
+    /// seed `seed`.
     pub fn test<T>(seed: u64, count: usize, test: impl AsyncFnOnce(Volume) -> T) -> T {
         let rt = virtual_rt(seed);
         rt.block_on(async { test(Volume::format(&rt, count).await).await })
@@ -49,13 +65,16 @@ impl Volume {
         made.map(drop).map_err(|error| error.to_string())
     }
 
-    /// Creates devices that are large enough to be formatted as sides, and leaves them blank.
+    /// Creates devices that are large enough to be formatted as sides, and leaves them blank. The
+    /// configuration asks for sides with homes.
     pub fn unformatted(rt: &Rt, count: usize) -> Volume {
         let sides = (0..count).map(|index| blank(rt, &format!("side{index}")));
+        let mut config = MirrorConfig::of(Vec::new());
+        config.layout = Layouts::All(SideKind::Home);
         Volume {
             rt: rt.clone(),
             sides: sides.collect(),
-            config: MirrorConfig::of(Vec::new()),
+            config,
         }
     }
 

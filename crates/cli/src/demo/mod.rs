@@ -9,7 +9,7 @@ mod screen;
 mod targets;
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,18 +17,21 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bimetal_block::BLOCK_BYTES;
 use bimetal_block::graph::{FormatOptions, OpenOptions};
+use bimetal_block::layers::mirror::rescue::Rescue;
+use bimetal_block::media::file::{FileConfig, FileDevice};
+use bimetal_block::media::memory::MemoryDevice;
+use bimetal_block::{Device, IoError, Request};
 use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, Task};
 use futures_util::future::{Either, select};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::config::Config;
+use crate::format;
 use crate::running::Running;
 use crate::runtime;
 use crate::terminal::{Picture, Terminal};
-use crate::{facts, format};
 use bimetal_console::stderr::say;
 use screen::Screen;
 use targets::{Arrivals, Target};
@@ -36,9 +39,12 @@ use targets::{Arrivals, Target};
 /// Size of each file of the demo's stand-alone devices. The load uses at most this number of bytes
 /// of each of the compared device stacks.
 const FILE_BYTES: u64 = 128 << 20;
-/// Size of the files of the mirror's sides. Half of each file is the side's log, which bounds the
-/// exposure.
+/// Size of the files of the mirror's sides. A logged side of this size, with a log that is long
+/// enough for the exposure, has room for the load. With homes, the logs have wrapped around when
+/// the SSD freezes for seconds, and the disk, which must destage then, answers after 1 to 2 s.
 const SIDE_BYTES: u64 = 384 << 20;
+/// Length of the pieces in which the sides are compared.
+const COMPARED_BYTES: u64 = 1 << 20;
 /// Interval at which the table is drawn, and duration of one step of the latency curves.
 const STEP: Duration = Duration::from_secs(1);
 /// Number of steps between two outputs of the table if standard output is not a terminal.
@@ -86,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     format::prepare(&rt, &config, FormatOptions::default())?;
     let screen = Screen::new(Terminal::of_stdout(), &file, args);
     let targets = rt.block_on(show(&rt, config, args, &screen))?;
-    let compared_bytes = compare_sides(&file, &text)?;
+    let compared_bytes = rt.block_on(compare_sides(&rt, &place.path))?;
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{}", screen.to_json(&targets, compared_bytes))?;
@@ -117,7 +123,7 @@ fn configuration(seed: u64) -> String {
     format!(
         "# What `bimetal demo` runs: one SSD alone, one disk alone, and a mirror of such a \
         pair.\n\n{}{}[device.vol]\ntype = \"mirror\"\nsides = [\"fast\", \"slow\"]\nexposure = {{ \
-        bytes = \"40MiB\", age = \"5s\" }}\nlog = \"192MiB\"                 # a little more than \
+        bytes = \"40MiB\", age = \"5s\" }}\nlog = \"164MiB\"                 # a little more than \
         four times the exposure\n\n[export.vol]\ndevice = \"vol\"\nprotocol = \"nbd\"\nlisten = \
         \"unix:vol.sock\"\n",
         pair("ssd", "hdd"),
@@ -166,6 +172,7 @@ async fn show(rt: &Rt, config: Config, args: &Args, screen: &Screen) -> Result<V
     }
     drawn?;
     told?;
+    targets.iter().for_each(|target| target.let_go());
     Ok(targets)
 }
 
@@ -250,41 +257,55 @@ fn make_file(path: &Path, bytes: u64) -> Result<()> {
     make().with_context(|| format!("cannot make {}", path.display()))
 }
 
-/// Compares the content of the two sides byte by byte, and returns the number of bytes compared.
-fn compare_sides(file: &Path, text: &str) -> Result<u64> {
-    let config = Config::read(file, text)?;
-    let places = facts::data_places(&config, "vol")?;
-    let [(fast, fast_offset), (slow, slow_offset)] = &places[..] else {
-        bail!("the mirror of the demo has two sides");
-    };
-    let open = |path: &Path, offset: u64| -> Result<_> {
-        use std::io::Seek;
-        let mut file = fs::File::open(path).with_context(|| path.display().to_string())?;
-        file.seek(std::io::SeekFrom::Start(offset))?;
-        Ok(file)
-    };
-    let (mut fast, mut slow) = (open(fast, *fast_offset)?, open(slow, *slow_offset)?);
-    // The last block of a side is its second superblock, which is not compared.
-    let total = SIDE_BYTES - fast_offset.max(slow_offset) - BLOCK_BYTES;
+/// Compares the volume as each side alone has it, byte by byte, and returns the number of bytes
+/// compared.
+async fn compare_sides(rt: &Rt, folder: &Path) -> Result<u64> {
+    let fast = content_of(rt, &folder.join("fast.img")).await?;
+    let slow = content_of(rt, &folder.join("slow.img")).await?;
+    let total = fast.geometry().size_bytes;
+    ensure!(
+        slow.geometry().size_bytes == total,
+        "the sides of the mirror differ in their size"
+    );
     let style = ProgressStyle::with_template("comparing the sides {bar:40} {percent:>3} %")
         .context("the template is well formed")?
         .progress_chars("=> ");
     let bar = ProgressBar::new(total).with_style(style);
-    let (mut a, mut b) = (vec![0; 1 << 20], vec![0; 1 << 20]);
-    let mut done = 0;
-    while done < total {
-        let count = (total - done).min(a.len() as u64) as usize;
-        fast.read_exact(&mut a[..count])?;
-        slow.read_exact(&mut b[..count])?;
-        if let Some(at) = (0..count).find(|&at| a[at] != b[at]) {
+    for start in (0..total).step_by(COMPARED_BYTES as usize) {
+        let len = COMPARED_BYTES.min(total - start);
+        let piece = async |side: &MemoryDevice| {
+            let read = side.submit(Request::read(start, len)).await?;
+            Ok::<_, IoError>(read.into_data().to_vec())
+        };
+        let (fast, slow) = (piece(&fast).await?, piece(&slow).await?);
+        if let Some(at) = fast.iter().zip(&slow).position(|(a, b)| a != b) {
             bail!(
                 "the sides of the mirror differ at byte {}",
-                done + at as u64
+                start + at as u64
             );
         }
-        done += count as u64;
-        bar.set_position(done);
+        bar.set_position(start + len);
     }
     bar.finish_and_clear();
-    Ok(done)
+    Ok(total)
+}
+
+/// Returns the volume as the side in a file has it, read as `bimetal rescue` reads it.
+async fn content_of(rt: &Rt, side: &Path) -> Result<Rc<MemoryDevice>> {
+    let name = side.display().to_string();
+    let file = FileConfig {
+        read_only: true,
+        ..FileConfig::at(side.to_owned())
+    };
+    let file: Rc<dyn Device> = Rc::new(FileDevice::open_when_free(rt, &file).await?);
+    let opened = Rescue::open(rt, &name, &file, &|_| ()).await?;
+    let copy = Rc::new(MemoryDevice::new(rt, opened.facts().volume_bytes));
+    let into = Rc::clone(&copy) as Rc<dyn Device>;
+    let rescued = opened.copy(&into, &|_| ()).await;
+    let rescued = rescued.with_context(|| name.clone())?;
+    ensure!(
+        rescued.missing.is_empty(),
+        "{name}: a part of the volume is missing"
+    );
+    Ok(copy)
 }

@@ -38,12 +38,17 @@ pub(super) struct Arrivals {
     pub(super) duration: Duration,
 }
 
+/// Statistics of a device: the part, the name and the value of each.
+type Statistics = Vec<(String, String, Statistic)>;
+
 /// A device to which the load sends requests, with its results.
 pub(super) struct Target {
     /// Title on the screen.
     pub(super) title: String,
-    /// The device.
-    pub(super) device: Rc<dyn Device>,
+    /// The device; `None` once it was let go.
+    device: RefCell<Option<Rc<dyn Device>>>,
+    /// Statistics of the device when it was let go.
+    last_statistics: RefCell<Statistics>,
     rt: Rt,
     tasks: TaskGroup,
     /// Arrival time and sequence number of each request in flight.
@@ -75,7 +80,8 @@ impl Target {
     pub(super) fn new(rt: &Rt, title: &str, device: Rc<dyn Device>) -> Rc<Target> {
         Rc::new(Target {
             title: title.to_owned(),
-            device,
+            device: RefCell::new(Some(device)),
+            last_statistics: RefCell::default(),
             rt: rt.clone(),
             tasks: TaskGroup::new(rt),
             outstanding: RefCell::default(),
@@ -104,11 +110,25 @@ impl Target {
         oldest.map_or(0, |arrival| self.rt.now().ns_since(arrival))
     }
 
-    /// Returns the statistics of the device.
-    pub(super) fn statistics(&self) -> Vec<(String, String, Statistic)> {
+    /// Returns the statistics of the device, or those that it had when it was let go.
+    pub(super) fn statistics(&self) -> Statistics {
+        let Some(device) = self.device.borrow().clone() else {
+            return self.last_statistics.borrow().clone();
+        };
         let mut statistics = Vec::new();
-        self.device.statistics(&mut statistics);
+        device.statistics(&mut statistics);
         statistics
+    }
+
+    /// Lets the device go, which must be stopped, so that its files can be opened anew.
+    pub(super) fn let_go(&self) {
+        self.last_statistics.replace(self.statistics());
+        self.device.replace(None);
+    }
+
+    fn open_device(&self) -> Rc<dyn Device> {
+        let device = self.device.borrow().clone();
+        device.expect("the load has ended before the device is let go")
     }
 
     /// Ends a step of the latency curve. The value of the step is the highest latency of its
@@ -138,7 +158,7 @@ impl Target {
         self.outstanding.borrow_mut().insert((arrival, number));
         let target = Rc::clone(self);
         self.tasks.spawn(async move {
-            let result = target.device.submit(request).await;
+            let result = target.open_device().submit(request).await;
             target.outstanding.borrow_mut().remove(&(arrival, number));
             let latency_ns = target.rt.now().ns_since(arrival);
             let mut counts = target.counts.borrow_mut();
@@ -163,7 +183,9 @@ pub(super) async fn run(rt: Rt, targets: Vec<Rc<Target>>, arrivals: Arrivals) {
     let data = random_data(&rt, &mut rng, 4 << 20);
     // The load uses the size of the smallest target. A mirror offers less than its sides, because
     // it reserves a part of them.
-    let sizes = targets.iter().map(|t| t.device.geometry().size_bytes);
+    let sizes = targets
+        .iter()
+        .map(|t| t.open_device().geometry().size_bytes);
     let device_bytes = sizes.fold(arrivals.device_bytes, u64::min);
     assert!(device_bytes >= largest, "a device holds the largest write");
     let requests_per_s = arrivals.writes_per_s * (1.0 + 1.0 / WRITES_PER_READ);

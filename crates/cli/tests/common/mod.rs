@@ -19,6 +19,14 @@ pub const MIRROR: &str = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = 
     [export.vol]\ndevice = \"vol\"\nprotocol = \"nbd\"\nlisten = \"unix:vol.sock\"\n\
     [server]\nlock_memory = false\nmemory = \"16MiB\"\n";
 
+/// Returns a configuration of [`MIRROR`] whose sides get homes when they are formatted.
+pub fn with_homes(text: &str) -> String {
+    text.replace(
+        "type = \"mirror\"\n",
+        "type = \"mirror\"\nlayout = \"home\"\n",
+    )
+}
+
 /// A server that has printed `ready`. If it still runs when the value is dropped, it is killed.
 pub struct Served(Child);
 

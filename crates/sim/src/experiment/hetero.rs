@@ -17,7 +17,7 @@ use bimetal_block::graph::OpenError;
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::{Candidate, SideKind};
 use bimetal_block::layers::mirror::{
-    Mirror, MirrorConfig, MirrorStatus, OpenOptions, SideDevice, SideToOpen,
+    Layouts, Mirror, MirrorConfig, MirrorStatus, OpenOptions, SideDevice, SideToOpen,
 };
 use bimetal_block::layers::timing::Timing;
 use bimetal_block::media::model::{ModelError, ModelType, Parameters};
@@ -465,7 +465,11 @@ pub(super) async fn formatted(
         .map(|(name, device)| Candidate { name, device })
         .collect();
     let formatting = Formatting {
-        layouts: config.layout.clone(),
+        layouts: match &config.layout {
+            // The figures of the papers' experiments are those of sides with homes.
+            Layouts::Unsaid => Layouts::All(SideKind::Home),
+            said => said.clone(),
+        },
         log_bytes,
         no_checksums: !config.checksums,
         ..Formatting::default()

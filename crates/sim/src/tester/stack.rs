@@ -6,7 +6,9 @@ use std::rc::Rc;
 
 use bimetal_block::device::LocalFuture;
 use bimetal_block::layers::atomic::AtomicUnit;
-use bimetal_block::layers::mirror::superblock::{Asked, Candidate, SegmentLayout, SideLayout};
+use bimetal_block::layers::mirror::superblock::{
+    Asked, Candidate, SegmentLayout, SideKind, SideLayout,
+};
 use bimetal_block::layers::mirror::{Mirror, SideDevice};
 use bimetal_block::layers::stripe::{Stripe, StripeLayout};
 use bimetal_block::layers::timing::Timing;
@@ -74,7 +76,10 @@ pub fn map_of(scenario: &Scenario, index: usize, platters: &Platters) -> SideMap
     };
     if scenario.superblocks {
         let asked = Asked {
-            kind: scenario.layouts().of(&format!("side-{index}")),
+            kind: match scenario.is_logged(index) {
+                true => SideKind::Log,
+                false => SideKind::Home,
+            },
             ..Asked::default()
         };
         let layout = SideLayout::of(&Geometry::of_size(map.size_bytes()), asked);

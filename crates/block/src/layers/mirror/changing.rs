@@ -99,7 +99,9 @@ impl Shared {
             device: Rc::clone(&device_path) as Rc<dyn Device>,
         };
         let new = NewSide {
-            asked: self.config.asked(&candidate.name),
+            asked: self
+                .config
+                .asked(&candidate.name, self.kind_in_place_of(volume, replaced)),
             not_durable: !durable,
         };
         let own = self.own_side_on(volume, &candidate).await;

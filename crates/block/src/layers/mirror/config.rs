@@ -14,47 +14,51 @@ use crate::units::{Rate, Size, Time};
 /// Default of `exposure.silence` on a volume whose sides are all logged.
 const SILENCE_LOGGED: Duration = Duration::from_secs(1);
 
-/// How the sides of a mirror store the blocks of the volume: all in one way, or each in its own.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+/// How the sides of a mirror store the blocks of the volume, where a side is made: all in one way,
+/// or each in its own. How a side that exists stores them, its superblock says.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(
     untagged,
-    expecting = "`layout` must be \"home\" or \"log\", or one of them for each side, as in \
+    expecting = "`layout` must be \"log\" or \"home\", or one of them for each side, as in \
                  { fast = \"log\" }"
 )]
 pub enum Layouts {
+    /// The configuration says nothing. The sides of a new volume are logged, except adopted disks;
+    /// a side that an existing volume gets is like the sides that the volume has.
+    #[default]
+    #[serde(skip)]
+    Unsaid,
     /// All sides store blocks in this way.
     All(SideKind),
     /// Each side that is named stores blocks in its own way. The blocks of the others have a home.
     Each(BTreeMap<String, SideKind>),
 }
 
-impl Default for Layouts {
-    fn default() -> Layouts {
-        Layouts::All(SideKind::default())
-    }
-}
-
 impl Layouts {
-    /// Returns how a side stores the blocks of the volume, by the name of the side.
-    pub fn of(&self, side: &str) -> SideKind {
+    /// Returns how a side is to store the blocks of the volume, by the name of the side; `None` if
+    /// the configuration says nothing.
+    pub fn of(&self, side: &str) -> Option<SideKind> {
         match self {
-            Layouts::All(kind) => *kind,
-            Layouts::Each(kinds) => kinds.get(side).copied().unwrap_or_default(),
+            Layouts::Unsaid => None,
+            Layouts::All(kind) => Some(*kind),
+            Layouts::Each(kinds) => Some(kinds.get(side).copied().unwrap_or(SideKind::Home)),
         }
     }
 
     /// Returns the layouts of sides with these names.
     pub(super) fn naming(kinds: Vec<(String, SideKind)>) -> Layouts {
-        let first = kinds.first().map_or(SideKind::default(), |(_, kind)| *kind);
-        match kinds.iter().all(|(_, kind)| *kind == first) {
-            true => Layouts::All(first),
-            false => Layouts::Each(kinds.into_iter().collect()),
+        match kinds.first() {
+            None => Layouts::Unsaid,
+            Some((_, first)) if kinds.iter().all(|(_, kind)| kind == first) => Layouts::All(*first),
+            Some(_) => Layouts::Each(kinds.into_iter().collect()),
         }
     }
 
-    /// Returns the configuration line that has this value, such as `layout = "log"`.
+    /// Returns the configuration line that has this value, such as `layout = "log"`; no line if
+    /// the configuration is to say nothing.
     pub fn line(&self) -> String {
         match self {
+            Layouts::Unsaid => String::new(),
             Layouts::All(kind) => format!("layout = \"{}\"", kind.name()),
             Layouts::Each(kinds) => {
                 let each = |(side, kind): (&String, &SideKind)| {
@@ -69,7 +73,7 @@ impl Layouts {
     /// Returns the names of the sides that are named.
     fn names(&self) -> impl Iterator<Item = &String> {
         match self {
-            Layouts::All(_) => None,
+            Layouts::Unsaid | Layouts::All(_) => None,
             Layouts::Each(kinds) => Some(kinds.keys()),
         }
         .into_iter()
@@ -123,7 +127,8 @@ pub struct MirrorConfig {
     pub ephemeral: Vec<String>,
     /// Length of the log on each side; fixed when the sides are formatted.
     pub log: Option<Size>,
-    /// How the sides store the blocks of the volume; fixed when the sides are formatted.
+    /// How the sides that are made store the blocks of the volume; fixed when the sides are
+    /// formatted.
     #[serde(default)]
     pub layout: Layouts,
     /// Whether logged sides clean segments whenever one of them has a dead block, instead of when
@@ -185,10 +190,11 @@ pub enum Silence {
     For(Time),
     /// The writes wait until the side answers or is absent.
     Wait,
-    /// [`For`](Silence::For) one second if all sides are logged, since their return keeps no
-    /// writes waiting; else [`Wait`](Silence::Wait).
+    /// [`For`](Silence::For) one second while all sides are logged, since their return keeps no
+    /// writes waiting; else [`Wait`](Silence::Wait). This goes by what the superblocks say, not by
+    /// the key `layout`.
     #[default]
-    ByLayout,
+    BySides,
 }
 
 impl<'de> Deserialize<'de> for Silence {
@@ -424,11 +430,11 @@ impl MirrorConfig {
         Ok(())
     }
 
-    /// Returns the layout that the configuration requests for a side to be formatted, by the name
-    /// of the side.
-    pub fn asked(&self, side: &str) -> Asked {
+    /// Returns the layout of a side that an existing volume gets, by the name of the side.
+    /// `otherwise` is how the side stores blocks if the configuration says nothing.
+    pub(super) fn asked(&self, side: &str, otherwise: SideKind) -> Asked {
         Asked {
-            kind: self.layout.of(side),
+            kind: self.layout.of(side).unwrap_or(otherwise),
             log_bytes: self.log.map(|size| size.0),
             grow_to_bytes: self.grow_to.map(|size| size.0),
         }
@@ -470,16 +476,15 @@ impl MirrorConfig {
 
     /// Returns the silence after which a side for which writes wait is ejected; `u64::MAX` if the
     /// writes wait until the side is absent. They do so, too, if the volume would refuse them
-    /// without the side, or if every write waits for all sides because nothing may be exposed.
+    /// without the side, or if every write waits for all sides because nothing may be exposed. With
+    /// [`Silence::BySides`], it is the silence for which all sides must be logged.
     fn silence_ns_max(&self, rules: &HeteroRules) -> u64 {
         let goes_on = self.on_degraded == OnDegraded::Continue;
         let exposes = rules.exposure_bytes_max > 0 && !rules.is_paper();
         let time = match self.exposure.silence {
             Silence::For(time) => Some(time),
-            Silence::ByLayout if self.layout == Layouts::All(SideKind::Log) => {
-                Some(Time(SILENCE_LOGGED))
-            }
-            Silence::ByLayout | Silence::Wait => None,
+            Silence::BySides => Some(Time(SILENCE_LOGGED)),
+            Silence::Wait => None,
         };
         let ejects = time.filter(|_| goes_on && exposes);
         ejects.map_or(u64::MAX, nanoseconds)

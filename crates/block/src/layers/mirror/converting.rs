@@ -161,8 +161,16 @@ impl Shared {
         converted.or(found.map(|found| found.layout.kind()))
     }
 
+    /// Returns the layout of a new side, if the configuration does not say it: that of the side at
+    /// the place `replaced` of the table, if it replaces that side and its layout is known.
+    pub(super) fn kind_in_place_of(&self, volume: &Volume, replaced: Option<usize>) -> SideKind {
+        let replaced = replaced.and_then(|place| self.side_at(place));
+        let kind = replaced.and_then(|side| self.kind_after(volume, side.index));
+        kind.unwrap_or_else(|| volume.kind_of_new_side())
+    }
+
     /// Returns the layouts of the sides that stay in the volume, as the configuration should name
-    /// them; `None` if `named` agrees with them.
+    /// them; `None` if a volume that is formatted with `named` has the same layouts.
     pub(super) fn layouts_to_name(&self, named: &Layouts) -> Option<Layouts> {
         let volume = self.membership.superblocks.as_ref()?;
         let stays = |side: &&Side| {
@@ -174,7 +182,8 @@ impl Shared {
             .map(|side| Some((side.name.clone(), self.kind_after(volume, side.index)?)))
             .collect();
         let kinds = kinds?;
-        let agree = kinds.iter().all(|(name, kind)| named.of(name) == *kind);
+        let named = |name: &String| named.of(name).unwrap_or(SideKind::OF_NEW_VOLUMES);
+        let agree = kinds.iter().all(|(name, kind)| named(name) == *kind);
         (!agree).then(|| Layouts::naming(kinds))
     }
 
@@ -248,7 +257,7 @@ impl Shared {
         NewSide {
             asked: Asked {
                 kind,
-                ..self.config.asked(&side.name)
+                ..self.config.asked(&side.name, kind)
             },
             not_durable: self.config.ephemeral.contains(&side.name),
         }

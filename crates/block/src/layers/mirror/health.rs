@@ -12,12 +12,14 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use bimetal_policy::patience::Patience;
 use bimetal_rt::Instant;
 
-use super::config::OnDegraded;
+use super::config::{OnDegraded, Silence};
 use super::lifecycle::{AbsentReason, Life};
 use super::shared::{Shared, VolumeState};
 use super::side::{Side, add};
+use super::volume::Volume;
 use crate::error::IoError;
 
 /// Interval at which a side that does not answer is checked again when it cannot be ejected or is
@@ -44,7 +46,7 @@ impl Shared {
                 continue;
             };
             self.check_patience(index, started.at);
-            let may_leave = side.patience.get().is_some() && self.another_is_healthy(index);
+            let may_leave = self.patience_with(side).is_some() && self.another_is_healthy(index);
             let look_after = match may_leave && side.is_active() {
                 true => LOOK_EVERY,
                 false => Duration::MAX,
@@ -103,7 +105,7 @@ impl Shared {
     /// wait nevertheless.
     fn check_patience(self: &Rc<Self>, index: usize, busy_since: Instant) {
         let (side, now) = (&self.sides[index], self.rt.now());
-        let Some(mut patience) = side.patience.get() else {
+        let Some(mut patience) = self.patience_with(side) else {
             return;
         };
         if !self.is_waited_for(side) {
@@ -128,6 +130,19 @@ impl Shared {
         side.waited_for_since.set(None);
         add(&side.counts.silences, 1);
         self.do_without(index, AbsentReason::Silent(silence), self.on_degraded);
+    }
+
+    /// Returns the patience with a side; `None` if changes wait until the side is absent. By
+    /// default, no side is ejected for silence while a side has a home: the layout of a side can
+    /// change while the volume is in use.
+    pub(super) fn patience_with(&self, side: &Side) -> Option<Patience> {
+        let patience = side.patience.get()?;
+        let all_logged = || {
+            let volume = self.membership.superblocks.as_ref();
+            volume.is_some_and(Volume::all_logged)
+        };
+        let may_end = self.config.exposure.silence != Silence::BySides || all_logged();
+        may_end.then_some(patience)
     }
 
     /// Returns true when changes of clients wait because of a side: they wait for room in the

@@ -160,7 +160,7 @@ impl Shared {
             operation: self.operation_of(side),
             absent_reason: side.life.get().absent_reason(),
             silences: side.counts.silences.get(),
-            patience_seconds: side.patience.get().map(|patience| {
+            patience_seconds: self.patience_with(side).map(|patience| {
                 let patience_ns = patience.ns(self.rt.now().as_ns());
                 patience_ns as f64 / 1e9
             }),

@@ -13,8 +13,8 @@ use bimetal_rt::{Rng, Rt};
 
 use super::family::{Behind, is_past, remember};
 use super::superblock::{
-    Candidate, Epoch, History, Listed, Remembered, SIDES_MAX, SideState, Superblock, Table, Uuid,
-    place_in, short_uuid,
+    Candidate, Epoch, History, Listed, Remembered, SIDES_MAX, SideKind, SideState, Superblock,
+    Table, Uuid, place_in, short_uuid,
 };
 use crate::error::{IoError, OpenError};
 
@@ -485,6 +485,24 @@ impl Volume {
     /// present.
     pub(super) fn candidate(&self, index: usize) -> Option<Candidate> {
         self.of(index, |side| side.candidate.clone())
+    }
+
+    /// Returns true when every side whose superblock is known, and that has not left the volume,
+    /// is logged.
+    pub(super) fn all_logged(&self) -> bool {
+        let (sides, table) = (self.sides.borrow(), self.table.borrow());
+        let known = sides.iter().flatten().map(|side| &side.superblock);
+        let mut listed = known.filter(|found| place_in(&table, &found.side).is_some());
+        listed.all(|found| found.layout.kind() == SideKind::Log)
+    }
+
+    /// Returns how a side that the volume gets stores blocks if the configuration does not say it:
+    /// as all sides of the volume do, or with a home if they differ.
+    pub(super) fn kind_of_new_side(&self) -> SideKind {
+        match self.all_logged() {
+            true => SideKind::Log,
+            false => SideKind::Home,
+        }
     }
 
     /// Returns the newest superblock of a side; `None` when the side is not present.

@@ -33,7 +33,7 @@ pub(super) async fn adopt(
 ) -> Result<Formatted, OpenError> {
     let volume_bytes = layouts[kept].data.1;
     for (side, layout) in sides.iter().zip(layouts) {
-        check_room(side, layout, volume_bytes, formatting.asked(&side.name))?;
+        check_room(side, layout, volume_bytes, formatting)?;
     }
     let mut superblocks = first_superblocks(rt, name, layouts)?;
     let own = &mut superblocks[kept];
@@ -56,7 +56,7 @@ pub(super) async fn adopt(
     for (place, (side, superblock)) in sides.iter().zip(&mut superblocks).enumerate() {
         if place != kept {
             let new = NewSide {
-                asked: formatting.asked(&side.name),
+                asked: formatting.asked(side),
                 not_durable: formatting.flags(&side.name).not_durable,
             };
             *superblock = make_side(rt, side, &own, place, new).await?;
@@ -64,7 +64,7 @@ pub(super) async fn adopt(
     }
     let written = side.write(&own, &Cell::new(Some(0)), rt).await;
     written.map_err(failed("writing the superblock"))?;
-    Ok(described(sides, &superblocks))
+    Ok(described(sides, &superblocks, formatting))
 }
 
 /// Returns the index of the side to adopt; `None` when no side is to be adopted.

@@ -12,7 +12,7 @@ use crate::layers::mirror::family::Behind;
 use crate::layers::mirror::store;
 use crate::layers::mirror::superblock::{
     Asked, Candidate, Epoch, FIRST_CHANGE, History, Listed, Remembered, SIDES_MAX, SideFlags,
-    SideLayout, SideState, Superblock, Uuid, device_bytes_for, show_uuid,
+    SideKind, SideLayout, SideState, Superblock, Uuid, device_bytes_for, show_uuid,
 };
 use crate::request::{BLOCK_BYTES, Flags, Op, Request};
 use crate::units::show_size;
@@ -24,11 +24,12 @@ const ZERO_BYTES: u64 = 16 << 20;
 const NEEDS_CHECKSUMS: &str = "needs checksums: layout = \"log\" allows no checksums = false";
 
 /// Options of formatting.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Formatting {
     /// Whether to overwrite sides that already hold a volume or content.
     pub force: bool,
-    /// How the sides store the blocks of the volume.
+    /// How the sides store the blocks of the volume. With [`Layouts::Unsaid`], as with
+    /// `bimetal format` and no key `layout`, they are logged, except disks whose content is kept.
     pub layouts: Layouts,
     /// Length of the log of each side in bytes; `None` to derive it from the size of the device.
     pub log_bytes: Option<u64>,
@@ -44,10 +45,33 @@ pub struct Formatting {
     pub adopt: Option<String>,
 }
 
+/// Sides with homes, whose blocks a test finds on their devices, and nothing else. A configuration
+/// gives its own layouts.
+impl Default for Formatting {
+    fn default() -> Formatting {
+        Formatting {
+            force: false,
+            layouts: Layouts::All(SideKind::Home),
+            log_bytes: None,
+            grow_to_bytes: None,
+            no_checksums: false,
+            ephemeral: Vec::new(),
+            adopt: None,
+        }
+    }
+}
+
 impl Formatting {
-    pub(super) fn asked(&self, side: &str) -> Asked {
+    /// Returns the layout that is requested for a side. A disk with content to be kept has a home
+    /// by itself, wherever no layout is named for all sides.
+    pub(super) fn asked(&self, side: &Candidate) -> Asked {
+        let has_content = side.device.geometry().content_offset_bytes.is_some();
+        let otherwise = match has_content {
+            true => SideKind::Home,
+            false => SideKind::OF_NEW_VOLUMES,
+        };
         Asked {
-            kind: self.layouts.of(side),
+            kind: self.layouts.of(&side.name).unwrap_or(otherwise),
             log_bytes: self.log_bytes,
             grow_to_bytes: self.grow_to_bytes,
         }
@@ -70,21 +94,55 @@ pub struct Formatted {
     pub volume_bytes: u64,
     /// Name, UUID and data offset of each side; no offset for a logged side.
     pub sides: Vec<(String, Uuid, Option<u64>)>,
+    /// For each side, the size in bytes of its device, and of the largest volume for which the side
+    /// has room.
+    pub room: Vec<(u64, u64)>,
     /// Length in bytes of the smallest log among the sides.
     pub log_bytes: u64,
+    /// Size in bytes that the volume could have if its logged sides had homes; `None` if no side is
+    /// logged, or they could not have homes.
+    pub with_homes_bytes: Option<u64>,
 }
 
 /// Returns the description of the new volume and its sides.
-pub(super) fn described(sides: &[Candidate], superblocks: &[Superblock]) -> Formatted {
-    let sides = sides.iter().zip(superblocks);
+pub(super) fn described(
+    sides: &[Candidate],
+    superblocks: &[Superblock],
+    formatting: &Formatting,
+) -> Formatted {
+    let made = || sides.iter().zip(superblocks);
     let logs = superblocks.iter().map(|made| made.layout.log.1);
-    let sides = sides.map(|(s, made)| (s.name.clone(), made.side, made.layout.home_offset()));
+    let named = made().map(|(s, made)| (s.name.clone(), made.side, made.layout.home_offset()));
+    let room = made().map(|(side, made)| {
+        let device_bytes = side.device.geometry().size_bytes;
+        (device_bytes, made.layout.data.1)
+    });
+    let any_logged = superblocks
+        .iter()
+        .any(|made| made.layout.segments.is_some());
+    let homes = sides
+        .iter()
+        .map(|side| room_of_home(side, formatting.asked(side)));
+    let homes: Option<Vec<u64>> = homes.collect();
+    let smallest = homes.and_then(|rooms| rooms.into_iter().min());
     Formatted {
         volume: superblocks[0].volume,
         volume_bytes: superblocks[0].volume_bytes,
-        sides: sides.collect(),
+        sides: named.collect(),
+        room: room.collect(),
         log_bytes: logs.min().unwrap_or(0),
+        with_homes_bytes: smallest.filter(|_| any_logged),
     }
+}
+
+/// Returns the size in bytes of the largest volume for which a side has room if it has a home;
+/// `None` if it cannot have one.
+fn room_of_home(side: &Candidate, asked: Asked) -> Option<u64> {
+    let kind = SideKind::Home;
+    let layout = SideLayout::of(side.device.geometry(), Asked { kind, ..asked });
+    layout
+        .ok()
+        .map(|layout| layout.data.1 - layout.data.1 % BLOCK_BYTES)
 }
 
 /// Returns the superblocks of a new volume, in the order of its sides. All sides are members of the
@@ -163,7 +221,7 @@ impl NewSide {
             ..Formatting::default()
         };
         let layout = check_formattable(side, &formatting).await?;
-        check_room(side, &layout, volume_bytes, self.asked)?;
+        check_room(side, &layout, volume_bytes, &formatting)?;
         Ok(layout)
     }
 }
@@ -271,17 +329,36 @@ pub(super) fn check_room(
     side: &Candidate,
     layout: &SideLayout,
     volume_bytes: u64,
-    asked: Asked,
+    formatting: &Formatting,
 ) -> Result<(), OpenError> {
     if layout.data.1 >= volume_bytes {
         return Ok(());
     }
+    let asked = formatting.asked(side);
     Err(side.error(&format!(
-        "has room for {} of data, but the volume has {}: the side needs at least {}",
+        "has room for {} of data, but the volume has {}: the side needs at least {}{}",
         show_size(layout.data.1),
         show_size(volume_bytes),
-        show_size(device_bytes_for(volume_bytes, asked))
+        show_size(device_bytes_for(volume_bytes, asked)),
+        way_out(side, formatting)
     )))
+}
+
+/// Returns the way out for a side that cannot be logged and that the configuration does not ask to
+/// be: what it has room for with a home. The words continue a line; they are empty for any other
+/// side, and if the side cannot have a home either.
+fn way_out(side: &Candidate, formatting: &Formatting) -> String {
+    let asked = formatting.asked(side);
+    let is_default = formatting.layouts == Layouts::Unsaid && asked.kind == SideKind::Log;
+    let room = room_of_home(side, asked).filter(|_| is_default);
+    room.map_or_else(String::new, |room_bytes| {
+        format!(
+            "; layout = \"log\" is the default, and with layout = \"home\" this device of {} has \
+            room for {} of data",
+            show_size(side.device.geometry().size_bytes),
+            show_size(room_bytes)
+        )
+    })
 }
 
 /// Fills a range of a device with zeroes, piece by piece.
@@ -309,10 +386,11 @@ pub(super) async fn check_formattable(
     if !geometry.writable {
         return Err(side.error("is read-only"));
     }
-    let layout = SideLayout::of(geometry, formatting.asked(&side.name));
-    let layout = layout.map_err(|error| side.error(&error.to_string()))?;
+    let refused = |why: &str| side.error(&format!("{why}{}", way_out(side, formatting)));
+    let layout = SideLayout::of(geometry, formatting.asked(side));
+    let layout = layout.map_err(|error| refused(&error.to_string()))?;
     if layout.segments.is_some() && formatting.no_checksums {
-        return Err(side.error(NEEDS_CHECKSUMS));
+        return Err(refused(NEEDS_CHECKSUMS));
     }
     let has_content = geometry.content_offset_bytes.is_some();
     let adopted = formatting.adopt.as_ref() == Some(&side.name);

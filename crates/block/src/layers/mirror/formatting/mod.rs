@@ -63,7 +63,7 @@ pub async fn format(
         let written = side.write(superblock, &Cell::new(Some(0)), rt).await;
         written.map_err(|error| side.error(&format!("writing the superblock: {error}")))?;
     }
-    Ok(described(sides, &superblocks))
+    Ok(described(sides, &superblocks, formatting))
 }
 
 /// Returns the layouts that the sides would get, without writing anything.

@@ -336,7 +336,7 @@ impl Attempt<'_> {
         template.table = volume.table();
         template.volume_bytes = plan.volume_bytes;
         let new = NewSide {
-            asked: self.config.asked(&side.name),
+            asked: self.config.asked(&side.name, volume.kind_of_new_side()),
             not_durable: !inspected[index].seen.durable,
         };
         let made = make_side(self.rt, &candidate, &template, place, new).await?;

@@ -130,7 +130,7 @@ pub enum LayoutError {
     },
 }
 
-/// How a side stores the blocks of the volume.
+/// How a side stores the blocks of the volume. The default is only that of [`Asked`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SideKind {
@@ -143,6 +143,10 @@ pub enum SideKind {
 }
 
 impl SideKind {
+    /// How the sides of a new volume store blocks if the configuration does not say it. Adopted
+    /// disks are the exception.
+    pub const OF_NEW_VOLUMES: SideKind = SideKind::Log;
+
     /// Returns the value of the key `layout` for this kind.
     pub fn name(self) -> &'static str {
         match self {
