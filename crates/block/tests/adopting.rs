@@ -85,7 +85,7 @@ async fn adopt(rt: &Rt, sides: &[Candidate], force: bool) -> Result<Formatted, S
     let formatting = Formatting {
         force,
         adopt: Some("old".to_owned()),
-        ..Formatting::default()
+        ..Formatting::with_homes()
     };
     let made = formatting::format(rt, "vol", sides, &formatting).await;
     made.map_err(|error| error.to_string())
@@ -166,7 +166,7 @@ fn what_cannot_be_adopted_is_refused_and_untouched() {
         );
         let disks = Disks::new(&rt, 6 * MIB, 32 * MIB).await;
         let [other, old] = disks.sides(&always());
-        let (both, plainly) = ([other.clone(), old.clone()], Formatting::default());
+        let (both, plainly) = ([other.clone(), old.clone()], Formatting::with_homes());
         let refused = formatting::format(&rt, "vol", &both, &plainly).await;
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("--adopt old"), "{refused}");

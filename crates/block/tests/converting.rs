@@ -34,7 +34,7 @@ impl Sides {
         let both = ["a", "b"].map(|name| blank(rt, name));
         let formatting = Formatting {
             layouts: Layouts::Each(BTreeMap::from([("b".to_owned(), SideKind::Log)])),
-            ..Formatting::default()
+            ..Formatting::with_homes()
         };
         let made = formatting::format(rt, "vol", &both, &formatting).await;
         made.expect("the sides are fit");
@@ -220,7 +220,7 @@ fn a_side_without_room_in_the_new_layout_is_refused_with_the_figures() {
     let rt = virtual_rt(2);
     rt.block_on(async {
         let both = ["a", "b"].map(|name| blank_of(&rt, name, 1 << 30));
-        let made = formatting::format(&rt, "vol", &both, &Formatting::default()).await;
+        let made = formatting::format(&rt, "vol", &both, &Formatting::with_homes()).await;
         made.expect("the sides are fit");
         let sides = Sides {
             rt: rt.clone(),

@@ -55,7 +55,7 @@ fn an_older_change_in_the_log_does_not_count_after_a_rebuild_that_was_cut_short(
         let blanks = ["first", "second"].map(|name| blank(&rt, name));
         let formatting = Formatting {
             log_bytes: Some(4 * MIB),
-            ..Formatting::default()
+            ..Formatting::with_homes()
         };
         let made = formatting::format(&rt, "vol", &blanks, &formatting).await;
         made.expect("the sides are fit");

@@ -35,7 +35,7 @@ struct Sides([Candidate; 2]);
 impl Sides {
     async fn formatted(rt: &Rt, older: &[usize]) -> Sides {
         let sides = Sides(["one", "two"].map(|name| blank(rt, name)));
-        let made = formatting::format(rt, "vol", &sides.0, &Formatting::default()).await;
+        let made = formatting::format(rt, "vol", &sides.0, &Formatting::with_homes()).await;
         made.expect("the sides are fit");
         for side in older {
             sides.make_older(rt, *side).await;

@@ -88,7 +88,7 @@ async fn logged_mirror(rt: &Rt) -> Stack {
         name: name.to_owned(),
         device: medium(rt, 64 * MIB, us),
     });
-    let made = formatting::format(rt, "vol", &sides, &Formatting::default()).await;
+    let made = formatting::format(rt, "vol", &sides, &Formatting::with_homes()).await;
     made.expect("the sides are fit");
     let sides = sides.map(|side| SideToOpen {
         name: side.name,

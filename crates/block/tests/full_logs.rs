@@ -91,7 +91,7 @@ fn a_full_log_never_waits_for_a_flush_that_nobody_asks_for() {
                         device: top as Rc<dyn Device>,
                     });
                 }
-                let made = formatting::format(&rt, "vol", &sides, &Formatting::default()).await;
+                let made = formatting::format(&rt, "vol", &sides, &Formatting::with_homes()).await;
                 made.expect("the sides are fit");
                 let names = sides.iter().map(|side| side.name.clone()).collect();
                 let sides = sides.into_iter().map(|side| SideToOpen {

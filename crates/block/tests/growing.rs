@@ -64,7 +64,7 @@ impl Sides {
         let sides = ["one", "two"].map(|name| blank_of(rt, name, 48 * MIB));
         let formatting = Formatting {
             no_checksums: way == Way::ExtendedUnchecked,
-            ..Formatting::default()
+            ..Formatting::with_homes()
         };
         let mut all: Vec<Candidate> = match way {
             Way::SmallerLeft => sides.to_vec(),

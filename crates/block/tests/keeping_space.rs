@@ -82,7 +82,7 @@ fn asked(op: Op, flags: Flags, discard_zeroes: bool, way: Way) -> [Vec<Asked>; 2
                 device: Rc::clone(device) as Rc<dyn Device>,
             })
             .collect();
-        let made = formatting::format(&rt, "vol", &sides, &Formatting::default()).await;
+        let made = formatting::format(&rt, "vol", &sides, &Formatting::with_homes()).await;
         made.expect("the sides are fit");
         let mirror = open(&rt, &sides).await;
         put(&rt, &mirror, MIB, 0x5A).await;

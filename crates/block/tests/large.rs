@@ -114,7 +114,7 @@ async fn formatted(rt: &Rt) -> ([Candidate; 2], Rc<Counters>) {
             number,
         }),
     });
-    let made = formatting::format(rt, "large", &sides, &Formatting::default()).await;
+    let made = formatting::format(rt, "large", &sides, &Formatting::with_homes()).await;
     made.expect("the sides are fit");
     (sides, counts)
 }

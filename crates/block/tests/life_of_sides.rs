@@ -103,7 +103,7 @@ impl Sequence {
     async fn begin(rt: &Rt, seed: u64) -> Sequence {
         let members: Vec<Member> = (0..2).map(|number| member(rt, number)).collect();
         let sides: Vec<Candidate> = members.iter().map(|m| m.blank.clone()).collect();
-        let made = formatting::format(rt, "vol", &sides, &Formatting::default()).await;
+        let made = formatting::format(rt, "vol", &sides, &Formatting::with_homes()).await;
         made.expect("the sides are fit");
         let server_is_dead = Rc::default();
         let mirror = opened(rt, &members, &[], &server_is_dead).await;

@@ -93,7 +93,7 @@ impl Volume {
     async fn new(rt: &Rt, kinds: [Kind; 2], size_bytes: u64, log_bytes: Option<u64>) -> Volume {
         let formatting = Formatting {
             log_bytes,
-            ..Formatting::default()
+            ..Formatting::with_homes()
         };
         Volume::formatted(rt, kinds, size_bytes, &formatting).await
     }
@@ -360,7 +360,7 @@ fn a_side_is_converted_at_half_of_the_rate_of_the_slower_device() {
         rt.block_on(async {
             let formatting = Formatting {
                 layouts: Layouts::Each([("first".to_owned(), SideKind::Log)].into()),
-                ..Formatting::default()
+                ..Formatting::with_homes()
             };
             let volume = Volume::formatted(&rt, kinds, 512 * MIB, &formatting).await;
             volume.fill(6).await;

@@ -34,7 +34,7 @@ impl Devices {
     /// Creates two sides of a volume with content (`a` and `b`) and a blank device (`c`).
     async fn made(rt: &Rt) -> Devices {
         let all = ["a", "b", "c"].map(|name| blank(rt, name)).to_vec();
-        let made = formatting::format(rt, "vol", &all[..2], &Formatting::default()).await;
+        let made = formatting::format(rt, "vol", &all[..2], &Formatting::with_homes()).await;
         made.expect("the sides are fit");
         let devices = Devices {
             rt: rt.clone(),

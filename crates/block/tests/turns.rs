@@ -67,7 +67,7 @@ async fn mirror(rt: &Rt, size_bytes: u64, log_bytes: u64) -> Mirror {
     let sides: Vec<Candidate> = ["a", "b"].map(|name| blank_of(rt, name, size_bytes)).into();
     let formatting = Formatting {
         log_bytes: Some(log_bytes),
-        ..Formatting::default()
+        ..Formatting::with_homes()
     };
     let made = formatting::format(rt, "vol", &sides, &formatting).await;
     made.expect("the sides are fit");

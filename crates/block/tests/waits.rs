@@ -63,7 +63,7 @@ async fn volume(rt: &Rt, acknowledge: Acknowledge, us: &[u64]) -> (Mirror, Vec<R
     };
     let formatting = Formatting {
         log_bytes: Some(LOG_BYTES),
-        ..Formatting::default()
+        ..Formatting::with_homes()
     };
     let candidate = |(name, device)| Candidate { name, device };
     let candidates: Vec<Candidate> = sides().map(candidate).collect();

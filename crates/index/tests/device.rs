@@ -211,7 +211,7 @@ async fn modelled_mirror(rt: &Rt) -> Mirror {
         name: name.to_owned(),
         device: Rc::clone(stack.get(name).expect("it is a root")),
     });
-    let formatted = formatting::format(rt, "vol", &sides, &Formatting::default()).await;
+    let formatted = formatting::format(rt, "vol", &sides, &Formatting::with_homes()).await;
     formatted.unwrap_or_else(|error| panic!("{error}"));
     let there = sides.iter().map(|side| SideToOpen {
         name: side.name.clone(),

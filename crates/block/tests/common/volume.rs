@@ -59,7 +59,7 @@ impl Volume {
     pub async fn try_format(&self, name: &str) -> Result<(), String> {
         let formatting = Formatting {
             layouts: self.config.layout.clone(),
-            ..Formatting::default()
+            ..Formatting::with_homes()
         };
         let made = formatting::format(&self.rt, name, &self.sides, &formatting).await;
         made.map(drop).map_err(|error| error.to_string())

@@ -436,7 +436,7 @@ pub async fn boot_with_foreign(world: &World, platters: &[Platters], place: usiz
         &world.rt,
         "other",
         &candidates,
-        &formatting::Formatting::default(),
+        &formatting::Formatting::with_homes(),
     )
     .await
     {

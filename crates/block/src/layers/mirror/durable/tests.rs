@@ -390,7 +390,7 @@ fn what_the_last_side_has_flushed_survives_a_power_cut_after_failed_flushes() {
             name: "alone".to_owned(),
             device: Rc::clone(&disk) as Rc<dyn Device>,
         };
-        let formatted = format(&rt, "vol", &[candidate], &Formatting::default()).await;
+        let formatted = format(&rt, "vol", &[candidate], &Formatting::with_homes()).await;
         formatted.unwrap_or_else(|error| panic!("{}", error.message));
         let mut disk = disk.after_power_cut();
         for round in 1..=12u8 {

@@ -24,7 +24,7 @@ const ZERO_BYTES: u64 = 16 << 20;
 const NEEDS_CHECKSUMS: &str = "needs checksums: layout = \"log\" allows no checksums = false";
 
 /// Options of formatting.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Formatting {
     /// Whether to overwrite sides that already hold a volume or content.
     pub force: bool,
@@ -45,23 +45,15 @@ pub struct Formatting {
     pub adopt: Option<String>,
 }
 
-/// Sides with homes, whose blocks a test finds on their devices, and nothing else. A configuration
-/// gives its own layouts.
-impl Default for Formatting {
-    fn default() -> Formatting {
+impl Formatting {
+    /// Returns the options for sides with homes; all others are the defaults.
+    pub fn with_homes() -> Formatting {
         Formatting {
-            force: false,
             layouts: Layouts::All(SideKind::Home),
-            log_bytes: None,
-            grow_to_bytes: None,
-            no_checksums: false,
-            ephemeral: Vec::new(),
-            adopt: None,
+            ..Formatting::default()
         }
     }
-}
 
-impl Formatting {
     /// Returns the layout that is requested for a side. A disk with content to be kept has a home
     /// by itself, wherever no layout is named for all sides.
     pub(super) fn asked(&self, side: &Candidate) -> Asked {

@@ -75,7 +75,7 @@ fn what_an_opening_has_answered_is_found_on_each_side_alone() {
             device: Rc::new(MemoryDevice::new(&rt, 64 << 20)),
         };
         let sides: Vec<Candidate> = (0..2).map(side).collect();
-        let formatted = formatting::format(&rt, "vol", &sides, &Formatting::default()).await;
+        let formatted = formatting::format(&rt, "vol", &sides, &Formatting::with_homes()).await;
         formatted.expect("the sides are fit");
         let killed = open_some(&rt, &sides, |_| true, None).await.expect("fresh");
         let write = Request::write(0, full_of(&rt, 1), crate::request::Flags::NONE);
@@ -127,7 +127,7 @@ fn a_log_that_ends_before_what_its_superblock_says_has_lost_its_end() {
             device: Rc::new(MemoryDevice::new(&rt, 64 << 20)),
         };
         let sides: Vec<Candidate> = (0..2).map(side).collect();
-        let formatted = formatting::format(&rt, "vol", &sides, &Formatting::default()).await;
+        let formatted = formatting::format(&rt, "vol", &sides, &Formatting::with_homes()).await;
         formatted.expect("the sides are fit");
         let killed = open_some(&rt, &sides, |_| true, None).await.expect("fresh");
         let write = Request::write(0, full_of(&rt, 1), crate::request::Flags::NONE);
@@ -179,7 +179,7 @@ async fn rebuilt_after_a_damaged_log(rt: &Rt) -> Vec<Candidate> {
         device: Rc::new(MemoryDevice::new(rt, 64 << 20)),
     };
     let sides: Vec<Candidate> = (0..2).map(side).collect();
-    let formatted = formatting::format(rt, "vol", &sides, &Formatting::default()).await;
+    let formatted = formatting::format(rt, "vol", &sides, &Formatting::with_homes()).await;
     formatted.expect("the sides are fit");
     let killed = open_some(rt, &sides, |_| true, None).await.expect("fresh");
     for byte in 1..=3 {

@@ -694,7 +694,7 @@ mod tests {
                 .collect();
             let formatting = Formatting {
                 no_checksums,
-                ..Formatting::default()
+                ..Formatting::with_homes()
             };
             let made = formatting::format(&rt, "vol", &candidates, &formatting).await;
             let made = made.expect("the disks are fit");
