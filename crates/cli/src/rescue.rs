@@ -257,6 +257,7 @@ impl Progress {
     fn tell(&self, step: RescueStep) {
         let (words, done, all) = match step {
             RescueStep::ReadingLog(done, all) => ("reading the log", done, all),
+            RescueStep::ReadingMap(done, all) => ("reading the map", done, all),
             RescueStep::RestoringMap(done, all) => ("searching for lost places", done, all),
             RescueStep::Copying(done, all) => ("copying", done, all),
         };

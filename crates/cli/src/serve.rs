@@ -67,6 +67,7 @@ fn tell_progress(progress: &mirror::OpeningProgress) {
     let (step, of) = match progress.step {
         OpeningStep::ReadingLog => ("reading its log", "of at most"),
         OpeningStep::Giving => ("copying the changes that it lacks", "of"),
+        OpeningStep::ReadingMap => ("reading its map", "of"),
         OpeningStep::RestoringMap => (
             "pages of its map are damaged; searching the segments for the lost places",
             "of",

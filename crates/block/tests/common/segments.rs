@@ -17,8 +17,9 @@ pub async fn runs_of(volume: &Volume, side: usize) -> Vec<[u64; 2]> {
     let reply = device.submit(read).await.expect("it can be read");
     let record = reply.into_data().to_vec();
     let word = |at: usize| u64::from(u32::from_le_bytes(record[at..at + 4].try_into().unwrap()));
-    let (log, runs, pages) = (word(48), word(52), word(56));
-    let first = (4096 + 4 * log + 16 * pages.div_ceil(504)) as usize;
+    let (log, runs, pages, segments_count) = (word(48), word(52), word(56), word(72));
+    let tables = pages.div_ceil(504) + segments_count.div_ceil(504);
+    let first = (4096 + 4 * log + 16 * tables) as usize;
     let place = |at| segments.area.0 + word(at) * BLOCK;
     (0..runs as usize)
         .map(|run| [8, 12].map(|copy| place(first + 24 * run + copy)))

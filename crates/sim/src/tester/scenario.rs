@@ -411,8 +411,8 @@ impl Scenario {
         config.fills_newest_first = self.fills_newest_first;
         if let Some(pages) = self.map_pages {
             config.map_memory = Size(2 * pages * BLOCK_BYTES);
-            config.watches_map = true;
         }
+        config.watches_map = true;
         config
     }
 

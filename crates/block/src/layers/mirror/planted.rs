@@ -46,11 +46,15 @@ pub enum Bug {
     ReadsPageAlone,
     /// Cleaning believes a summary of an earlier generation of a segment.
     BelievesOldSummary,
+    /// A segment counts as dead although pages of the map that may refer to it were not read yet.
+    FreesUncounted,
+    /// The record lists segments as free that are being filled.
+    ListsFilledAsFree,
 }
 
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 17] = [
+    pub const ALL: [Bug; 19] = [
         Bug::FreesEarly,
         Bug::FreesPinned,
         Bug::MovesOverNewer,
@@ -68,6 +72,8 @@ impl Bug {
         Bug::DiscardsChecksumOnly,
         Bug::ReadsPageAlone,
         Bug::BelievesOldSummary,
+        Bug::FreesUncounted,
+        Bug::ListsFilledAsFree,
     ];
 
     /// Returns true when only a side whose map is not all in memory has the bug.
@@ -95,6 +101,8 @@ impl Bug {
             Bug::DiscardsChecksumOnly => "discards-checksum-only",
             Bug::ReadsPageAlone => "reads-page-alone",
             Bug::BelievesOldSummary => "believes-old-summary",
+            Bug::FreesUncounted => "frees-uncounted",
+            Bug::ListsFilledAsFree => "lists-filled-as-free",
         }
     }
 }

@@ -71,6 +71,8 @@ pub struct Rescued {
 pub enum RescueStep {
     /// Reading the log of the side. The numbers are bytes read, and the length of the log.
     ReadingLog(u64, u64),
+    /// Reading the map of a logged side. The numbers are bytes read, and to be read.
+    ReadingMap(u64, u64),
     /// Searching the segments for blocks whose places are lost. The numbers are the length of the
     /// segments that were searched, and that of all segments, in bytes.
     RestoringMap(u64, u64),
@@ -118,8 +120,11 @@ impl Rescue {
         })?;
         // As when the side is started alone, only changes without a gap before them count.
         store.forget_from(store.complete());
-        let of_map = |done, all| told(RescueStep::RestoringMap(done, all));
-        let restored = store.restore_places(&of_map).await;
+        let of_map = |done, all| told(RescueStep::ReadingMap(done, all));
+        let counted = store.count_map(&of_map).await;
+        counted.map_err(|error| candidate.error(&error.to_string()))?;
+        let of_places = |done, all| told(RescueStep::RestoringMap(done, all));
+        let restored = store.restore_places(&of_places).await;
         restored.map_err(|error| candidate.error(&error.to_string()))?;
         Ok(Rescue { store, superblock })
     }

@@ -188,6 +188,11 @@ impl Attempt<'_> {
     /// Finds blocks of logged sources again whose places are lost, unless another source can supply
     /// them.
     async fn restore_places(&self, inspected: &[Inspected], plan: &Plan) -> Result<(), Setback> {
+        if let [alone] = plan.sources[..] {
+            let told = |done, all| self.tell(alone, OpeningStep::ReadingMap, done, all);
+            let counted = store_of(inspected, alone).count_map(&told);
+            self.on_side(alone, counted).await?;
+        }
         let has_lost = |side: &&usize| store_of(inspected, **side).has_lost_pages();
         let lacking: Vec<usize> = plan.sources.iter().filter(has_lost).copied().collect();
         if lacking.len() < plan.sources.len() {

@@ -59,6 +59,8 @@ pub enum OpeningStep {
     ReadingLog,
     /// Writing the changes that the side lacks to its log.
     Giving,
+    /// Reading the map of a logged side without which the volume cannot be had.
+    ReadingMap,
     /// Searching the segments of a logged side for blocks whose places are lost, because pages of
     /// its map are damaged.
     RestoringMap,

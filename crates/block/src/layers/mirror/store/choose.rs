@@ -23,6 +23,9 @@ use crate::layers::mirror::superblock::segmented::LOG_FOLD_DIVISOR;
 /// Maximum number of bytes that one chunk writes to home locations. The bound is needed because all
 /// these bytes are in memory during the destage.
 const CHUNK_LIVE_BYTES_MAX: u64 = 64 << 20;
+/// Number of bytes of the log of a logged side from which on it is folded beside other work. An
+/// opening reads what is not folded, and a disk needs a second for 100 to 200 MB.
+const UNFOLDED_BYTES: u64 = 128 << 20;
 /// Number of records processed between two yields.
 const RECORDS_PER_SLICE: usize = 256;
 
@@ -136,7 +139,7 @@ impl Store {
     fn fill_of_segments(used: u64, all: u64) -> Fill {
         if used >= all / 4 * 3 {
             Fill::High
-        } else if used >= all / 2 {
+        } else if used >= (all / 2).min(UNFOLDED_BYTES) {
             Fill::Much
         } else {
             Fill::Low

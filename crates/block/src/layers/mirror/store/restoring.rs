@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Duration;
 
 use super::Store;
 use super::checksums::{Checksums, Expected};
@@ -19,6 +20,8 @@ use crate::range_set::RangeSet;
 /// Number of lost blocks that one search through the segments looks for, so that the candidates fit
 /// into memory: 16 GiB of the volume.
 const SEARCHED_BLOCKS: u64 = 4 << 20;
+/// Delay after an error of the device.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Store {
     /// Returns true when this opening has found damaged pages of the map, so that places of blocks
@@ -29,9 +32,37 @@ impl Store {
         segments.is_some_and(|segments| segments.has_lost_pages())
     }
 
+    /// Reads all pages of the map of a logged side, so that it is known which of them are damaged.
+    /// Calls `told` with the number of bytes read so far, and that of all that are to be read.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(in super::super) async fn count_map(&self, told: &dyn Fn(u64, u64)) -> Result<(), IoError> {
+        match &self.segments {
+            Some(segments) => segments.count_map(told).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Reads the map of a logged side in use as [`count_map`](Self::count_map) does, but leaves the
+    /// device to others most of the time. Until all is read, no segment is cleaned. Then frees the
+    /// segments that are dead.
+    pub(super) async fn count_map_beside_others(&self, segments: &Segments) {
+        // A device that fails for long is left out by the mirror, which ends this task.
+        while segments.count_map_beside_others().await.is_err() {
+            self.rt.sleep(RETRY_AFTER).await;
+        }
+        // Segments that were dead when the program before ended are free after a commit. If this
+        // one fails, the next one frees them.
+        if segments.has_dead() {
+            let _ = self.write_pages().await;
+        }
+    }
+
     /// Finds blocks again whose places are lost, as far as the segments have their content. Must be
-    /// called before the store begins. Calls `told` with the length of the segments that were
-    /// searched, and that of all segments, in bytes. Writes nothing.
+    /// called before the store begins, and after [`count_map`](Self::count_map). Calls `told` with
+    /// the length of the segments that were searched, and that of all segments, in bytes. Writes
+    /// nothing.
     ///
     /// # Errors
     /// Errors of the device that do not concern single blocks.

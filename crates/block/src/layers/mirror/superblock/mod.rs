@@ -66,9 +66,10 @@ const WRITTEN_FEATURE: u64 = 1;
 /// Feature bit of a side whose block digests are computed with XXH3.
 const XXH3_FEATURE: u64 = 2;
 /// Feature bit of a logged side.
-const SEGMENTS_FEATURE: u64 = 16;
-/// Feature bits of logged sides of earlier versions: without a journal, and without summaries.
-const OLD_SEGMENTS_FEATURES: u64 = 4 | 8;
+const SEGMENTS_FEATURE: u64 = 32;
+/// Feature bits of logged sides of earlier versions: without a journal, without summaries, and
+/// without a segment table.
+const OLD_SEGMENTS_FEATURES: u64 = 4 | 8 | 16;
 /// Sequence number of the first change of a volume; the number 0 means no change.
 pub const FIRST_CHANGE: u64 = 1;
 

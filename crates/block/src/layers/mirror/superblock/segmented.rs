@@ -40,9 +40,10 @@ const SEGMENTS_FOR_DATA_MIN: u64 = 4;
 const LOG_DIVISOR_MIN: u64 = 4;
 /// Length in bytes of the fixed fields of a segment record.
 pub(in crate::layers::mirror) const RECORD_HEAD_BYTES: u64 = BLOCK_BYTES;
-/// Number of pages of the map that one page of the page table describes.
+/// Number of pages of the map that one page of the page table describes, and of segments that one
+/// page of the segment table describes.
 pub(in crate::layers::mirror) const TABLE_PAGE_ENTRIES: u64 = 504;
-/// Length in bytes of what a segment record says about a page of the page table.
+/// Length in bytes of what a segment record says about a page of a table.
 pub(in crate::layers::mirror) const TABLE_ENTRY_BYTES: u64 = 16;
 /// Length in bytes of the description of a run of the journal in a segment record, and the maximum
 /// number of runs.
@@ -68,11 +69,27 @@ pub(in crate::layers::mirror) fn table_pages(place_pages: u64) -> u64 {
     place_pages.div_ceil(TABLE_PAGE_ENTRIES)
 }
 
-/// Returns the length in bytes of one copy of the segment record.
-fn record_bytes(segments: u64, virtual_bytes: u64) -> u64 {
-    let of_tables = table_pages(place_pages(virtual_bytes)) * TABLE_ENTRY_BYTES;
-    let body = segments * 4 + of_tables + RUNS_MAX * RUN_ENTRY_BYTES;
+/// Returns the number of pages of the page table of a map with `place_pages` pages, and of the
+/// segment table of `segments` segments, together.
+pub(in crate::layers::mirror) fn all_table_pages(place_pages: u64, segments: u64) -> u64 {
+    table_pages(place_pages) + segments.div_ceil(TABLE_PAGE_ENTRIES)
+}
+
+/// Returns the length in bytes of a segment record: of a side with `segments` segments, of which
+/// `in_log` are in the log, with `tables` pages of tables and `runs` runs of the journal.
+pub(in crate::layers::mirror) fn record_bytes(
+    segments: u64,
+    [in_log, tables, runs]: [u64; 3],
+) -> u64 {
+    let lists = in_log * 4 + tables * TABLE_ENTRY_BYTES + runs * RUN_ENTRY_BYTES;
+    let body = lists + segments.div_ceil(8);
     RECORD_HEAD_BYTES + body.next_multiple_of(BLOCK_BYTES)
+}
+
+/// Returns the maximum length in bytes of the segment record of a side.
+fn record_bytes_max(segments: u64, virtual_bytes: u64) -> u64 {
+    let tables = all_table_pages(place_pages(virtual_bytes), segments);
+    record_bytes(segments, [segments, tables, RUNS_MAX])
 }
 
 /// Computes the layout of a logged side. The log has the requested length, or by default one 16th
@@ -102,7 +119,7 @@ pub(super) fn of(geometry: &Geometry, asked: Asked) -> Result<SideLayout, Layout
     let map = area(map_bytes(device_bytes));
     let pages = (map.1 + checksums_len) / BLOCK_BYTES;
     let written = area(written_bytes(pages));
-    let record = area(2 * record_bytes(device_bytes / segment_bytes, virtual_bytes));
+    let record = area(2 * record_bytes_max(device_bytes / segment_bytes, virtual_bytes));
     let start = position.next_multiple_of(DATA_ALIGNMENT);
     let end = device_bytes - device_bytes % BLOCK_BYTES - SUPERBLOCK_BYTES;
     let segments = end.saturating_sub(start) / segment_bytes;
@@ -183,7 +200,7 @@ pub(super) fn check(
         return Err("its virtual addresses are not those of a logged side".to_owned());
     }
     let count = segments.segments();
-    let record_needed = 2 * record_bytes(count, checksums.1 + layout.data.1);
+    let record_needed = 2 * record_bytes_max(count, checksums.1 + layout.data.1);
     let areas = [
         ("map", layout.map, map_bytes(volume_bytes)),
         ("written", written, written_bytes(layout.pages())),

@@ -116,6 +116,9 @@ impl Segments {
         let State::Sealed(sealed_at_blocks) = segment.state else {
             return None;
         };
+        if !self.is_counted() {
+            return None;
+        }
         // The blocks of the journal in a segment die together, before long.
         if self.journal.borrow().is_in(number) {
             return None;
@@ -144,7 +147,7 @@ impl Segments {
         let sealed = usage.all().filter_map(|(n, s)| self.candidate(n, &s));
         let next = expected_yield(sealed, usage.appended_blocks, VICTIMS_AHEAD);
         self.pace
-            .set_segments(usage.free_count(), usage.dead_count(), next);
+            .set_segments(usage.free_count(), self.dead_count(), next);
     }
 
     /// Chooses segments to empty before the next commit, as far as the free segments have room for
@@ -242,6 +245,7 @@ impl Segments {
             let found = match by_summary {
                 // The places of some blocks are only in pages of the map that are not in memory.
                 None if !self.places.borrow().are_all_known() => {
+                    self.count(|counts| counts.map_searches += 1);
                     let described = self.described_by_content(*victim).await?;
                     self.live_by_summary(*victim, &described, true)
                 }
@@ -497,7 +501,7 @@ impl Segments {
             Err(error) if error.is_of_a_block() => {
                 let mut usage = self.usage.borrow_mut();
                 let segment = usage.segment_of(first);
-                usage.set_state(segment, State::Retired);
+                usage.retire(segment);
                 Ok(Vec::new())
             }
             Err(error) => Err(error),

@@ -1,7 +1,12 @@
-//! Pages of the map on the device: reading all of them when a side is opened, reading those that
-//! are needed and not in memory, writing those that have changed to the segments, and checking all
-//! of them.
+//! Pages of the map on the device: reading those that are needed and not in memory, counting what
+//! an earlier program has written, writing those that have changed to the segments, and checking
+//! all of them.
+//!
+//! An opening reads few pages: a map can be as large as that takes a disk many seconds. The others
+//! are counted while the side is in use. Until then no segment may become free, apart from those
+//! that are free in the record.
 
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use bimetal_rt::Payload;
@@ -27,6 +32,8 @@ const RUN_PAGES_MAX: usize = 256;
 const READ_GAP_BLOCKS_MAX: u32 = 16;
 /// Maximum number of requests in flight.
 const IN_FLIGHT_MAX: usize = 8;
+/// Maximum number of requests in flight that count pages beside the requests of clients.
+const IN_FLIGHT_BESIDE_OTHERS: usize = 2;
 
 /// Guard that keeps pages of the map in memory.
 pub(super) struct Known<'s> {
@@ -68,52 +75,133 @@ impl Segments {
         }
     }
 
-    /// Reads all pages of the map that the page table names, and counts the live blocks. The
-    /// journal must have been read before. Pages stay in memory as far as there is room.
+    /// Takes over the page table and what the journal says about the map, which were read before.
+    /// Then reads the pages of the map that stay in memory; the others are uncounted.
     ///
     /// # Errors
     /// Errors of the device that do not concern single blocks; `Corrupt` when the journal names
     /// blocks that belong to something else.
     pub(super) async fn load_map(&self) -> Result<(), IoError> {
-        let (mut listed, mut others): (Vec<Placed>, Vec<u64>) = (Vec::new(), Vec::new());
-        for (page, entry) in self.tables.borrow().all() {
-            match entry.block() {
-                Some(block) => listed.push((block, page)),
-                None => others.push(page),
-            }
-        }
-        for page in others {
+        let entries: Vec<(u64, PageEntry)> = self.tables.borrow().all().collect();
+        for (page, entry) in entries {
             give_way().await;
-            if self.tables.borrow().get(page) == PageEntry::LOST {
-                self.lose_page(page);
+            match entry.block() {
+                Some(block) if self.usage.borrow_mut().try_add_live(&[block]) => {
+                    self.places.borrow_mut().note_uncounted(page);
+                }
+                None if entry != PageEntry::LOST => {}
+                _ => self.lose_page(page),
             }
-            if self.places.borrow().has_changed(page) {
-                self.count_live(page)?;
+            let changed = self.places.borrow().changed_places(page);
+            if !self.usage.borrow_mut().try_add_live(&changed) {
+                return Err(IoError::Corrupt);
             }
         }
-        for (_, page) in &listed {
-            self.places.borrow_mut().note_on_device(*page);
+        let kept = 0..self.places.borrow().kept();
+        self.count_pages(kept, IN_FLIGHT_MAX, &|_, _| ()).await?;
+        self.note_counted();
+        Ok(())
+    }
+
+    /// Counts all places of the map as live that an earlier program has written, as far as that was
+    /// not done yet. Calls `told` with the number of bytes of the pages that were read, and that of
+    /// the pages that are to be read.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks. The pages that were read are
+    /// counted.
+    pub(in super::super) async fn count_map(&self, told: &dyn Fn(u64, u64)) -> Result<(), IoError> {
+        let pages = 0..self.places.borrow().pages();
+        let counted = self.count_pages(pages, IN_FLIGHT_MAX, told).await;
+        self.note_counted();
+        counted
+    }
+
+    /// Counts as [`count_map`](Self::count_map) does, but leaves the device to other requests most
+    /// of the time.
+    ///
+    /// # Errors
+    /// As for [`count_map`](Self::count_map).
+    pub(in super::super) async fn count_map_beside_others(&self) -> Result<(), IoError> {
+        let pages = 0..self.places.borrow().pages();
+        let counted = self.count_pages(pages, IN_FLIGHT_BESIDE_OTHERS, &|_, _| ());
+        let counted = counted.await;
+        self.note_counted();
+        counted
+    }
+
+    /// Returns true when all places of the map count as live.
+    pub(super) fn is_counted(&self) -> bool {
+        self.is_counted.get()
+    }
+
+    fn note_counted(&self) {
+        if !self.is_counted.get() && self.places.borrow().are_all_counted() {
+            self.is_counted.set(true);
+            self.tell_pace();
+            // The cleaner can begin.
+            self.pace.request();
         }
-        let take = |page, at, read| self.take_first(page, at, read);
-        self.read_each(listed, take).await
+    }
+
+    /// Reads the uncounted pages in a range. One that stays unreadable is lost.
+    async fn count_pages(
+        &self,
+        pages: Range<u64>,
+        in_flight_max: usize,
+        told: &dyn Fn(u64, u64),
+    ) -> Result<(), IoError> {
+        let all = Cell::new(None);
+        loop {
+            let uncounted: Vec<u64> = {
+                let places = self.places.borrow();
+                places.uncounted_in(pages.clone()).collect()
+            };
+            if uncounted.is_empty() {
+                return Ok(());
+            }
+            let all_pages = all.get().unwrap_or(uncounted.len());
+            all.set(Some(all_pages));
+            let left = Cell::new(uncounted.len());
+            let take = |page, at, read| {
+                self.take_page(page, at, read);
+                self.places.borrow_mut().trim();
+                left.set(left.get() - 1);
+                let done = all_pages.saturating_sub(left.get()) as u64;
+                told(done * BLOCK_BYTES, all_pages as u64 * BLOCK_BYTES);
+            };
+            let placed = self.placed(uncounted);
+            self.read_each(placed, in_flight_max, take).await?;
+        }
+    }
+
+    /// Returns pages that are on the device with their blocks.
+    fn placed(&self, pages: impl IntoIterator<Item = u64>) -> Vec<Placed> {
+        let tables = self.tables.borrow();
+        let placed = pages.into_iter().map(|page| {
+            let block = tables.get(page).block();
+            (block.expect("the page is on the device"), page)
+        });
+        placed.collect()
     }
 
     /// Reads pages, in the order of their blocks, and passes each to `take` with its block; what
     /// was read is `None` for a page that cannot be read.
     ///
     /// # Errors
-    /// Errors of `take`; errors of the device that do not concern single blocks.
+    /// Errors of the device that do not concern single blocks.
     async fn read_each(
         &self,
         mut placed: Vec<Placed>,
-        take: impl Fn(u64, u32, Option<Payload>) -> Result<(), IoError>,
+        in_flight_max: usize,
+        take: impl Fn(u64, u32, Option<Payload>),
     ) -> Result<(), IoError> {
         placed.sort_unstable();
         let mut runs = self.runs_of(&placed).into_iter();
         let mut reads = FuturesUnordered::new();
         let mut result = Ok(());
         loop {
-            while reads.len() < IN_FLIGHT_MAX
+            while reads.len() < in_flight_max
                 && result.is_ok()
                 && let Some(run) = runs.next()
             {
@@ -128,7 +216,7 @@ impl Segments {
                 Ok(read) => {
                     for ((at, page), read) in run.iter().zip(read) {
                         give_way().await;
-                        result = result.and(take(*page, *at, read));
+                        take(*page, *at, read);
                     }
                 }
                 Err(error) => result = result.and(Err(error)),
@@ -207,38 +295,6 @@ impl Segments {
         are_possible.then_some(entries)
     }
 
-    /// Puts a page into the map that the opening has read, and counts its live blocks.
-    fn take_first(&self, page: u64, at: u32, read: Option<Payload>) -> Result<(), IoError> {
-        let entries = self.entries_of(page, read);
-        let is_free = self.usage.borrow_mut().try_add_live(&[at]);
-        let intact = entries.filter(|_| is_free);
-        let Some(entries) = intact else {
-            if is_free {
-                self.usage.borrow_mut().remove_live(at);
-            }
-            self.lose_page(page);
-            return self.count_live(page);
-        };
-        self.places.borrow_mut().load(page, &entries);
-        if self.count_live(page).is_err() {
-            self.usage.borrow_mut().remove_live(at);
-            self.lose_page(page);
-            self.count_live(page)?;
-        }
-        self.places.borrow_mut().trim();
-        Ok(())
-    }
-
-    /// Counts the live blocks of a page in memory.
-    fn count_live(&self, page: u64) -> Result<(), IoError> {
-        let stored = self.places.borrow().stored_in_page(page);
-        let blocks: Vec<u32> = stored.into_iter().map(|(_, at)| at).collect();
-        match self.usage.borrow_mut().try_add_live(&blocks) {
-            true => Ok(()),
-            false => Err(IoError::Corrupt),
-        }
-    }
-
     /// Makes the places of a page lost, apart from those that have changed since the page was
     /// written. The segments with the blocks of the page may be filled anew, so the page stays
     /// lost, even if it can be read again later.
@@ -305,52 +361,56 @@ impl Segments {
     /// # Errors
     /// Errors of the device that do not concern single blocks.
     pub(super) async fn bring_in(&self, pages: &[u64]) -> Result<Vec<u64>, IoError> {
-        let placed: Vec<Placed> = {
-            let (places, tables) = (self.places.borrow(), self.tables.borrow());
+        let placed = {
+            let places = self.places.borrow();
             let absent = pages.iter().filter(|page| !places.is_known(**page));
-            let placed = absent.map(|page| {
-                let block = tables.get(*page).block();
-                (
-                    block.expect("a page that left the memory is on the device"),
-                    *page,
-                )
-            });
-            placed.collect()
+            self.placed(absent.copied())
         };
         let take = |page, at, read| {
-            self.take_again(page, at, read);
-            Ok(())
+            self.count(|counts| counts.map_pages_read += 1);
+            self.take_page(page, at, read);
         };
-        self.read_each(placed, take).await?;
+        self.read_each(placed, IN_FLIGHT_MAX, take).await?;
         let places = self.places.borrow();
         let left = pages.iter().filter(|page| !places.is_known(**page));
         Ok(left.copied().collect())
     }
 
-    /// Puts a page into memory that has been there before.
-    fn take_again(&self, page: u64, at: u32, read: Option<Payload>) {
+    /// Puts a page into memory that was read from its block `at`, and counts its places if it was
+    /// uncounted. A page that could not be read many times is lost.
+    fn take_page(&self, page: u64, at: u32, read: Option<Payload>) {
         let is_newest = self.tables.borrow().get(page).block() == Some(at);
         if self.places.borrow().is_known(page) || !is_newest {
             return;
         }
-        self.count(|counts| counts.map_pages_read += 1);
         let Some(entries) = self.entries_of(page, read) else {
             // A device may fail to read something for a while.
             if self.places.borrow_mut().is_unreadable_again(page) {
-                // What the page said counts as live until the segments with it are cleaned.
-                self.usage.borrow_mut().remove_live(at);
-                self.lose_page(page);
-                self.newly_lost.borrow_mut().push(page);
+                self.lose_read_page(page, at);
             }
             return;
         };
-        let superseded = self.places.borrow_mut().load(page, &entries);
+        let loaded = self.places.borrow_mut().load(page, &entries);
         let mut usage = self.usage.borrow_mut();
-        for place in superseded {
-            if let Place::At(at) = place {
-                usage.remove_live(at);
-            }
+        loaded
+            .superseded
+            .iter()
+            .for_each(|at| usage.remove_live(*at));
+        let is_possible = usage.try_add_live(&loaded.uncounted);
+        drop(usage);
+        if !is_possible {
+            self.lose_read_page(page, at);
+        } else if loaded.has_new_lost {
+            self.newly_lost.borrow_mut().push(page);
         }
+    }
+
+    /// Makes a page lost that was read from its block `at`. What the page says counts as live until
+    /// the segments with it are cleaned, if it was counted.
+    fn lose_read_page(&self, page: u64, at: u32) {
+        self.usage.borrow_mut().remove_live(at);
+        self.lose_page(page);
+        self.newly_lost.borrow_mut().push(page);
     }
 
     /// Takes the pages of the map that must be written, and up to `more` of those of which the
@@ -490,6 +550,27 @@ impl Segments {
         Some(self.offset_at(block))
     }
 
+    /// Makes [`Places::peek`](super::places::Places::peek) know all places, for tests.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(super) async fn watch_map(&self) -> Result<(), IoError> {
+        let on_device = {
+            let places = self.places.borrow();
+            let all = 0..places.pages();
+            let on_device = places.uncounted_in(all);
+            self.placed(on_device)
+        };
+        let shadows = RefCell::new(Vec::new());
+        let take = |page, _, read| {
+            let entries = self.entries_of(page, read);
+            shadows.borrow_mut().extend(entries.map(|of| (page, of)));
+        };
+        self.read_each(on_device, IN_FLIGHT_MAX, take).await?;
+        self.places.borrow_mut().watch(shadows.into_inner());
+        Ok(())
+    }
+
     /// Returns true when pages of the map are damaged and were not written again.
     pub(in super::super) fn has_lost_pages(&self) -> bool {
         self.tables.borrow().lost().next().is_some()
@@ -521,9 +602,7 @@ impl Segments {
             if self.places.borrow().is_known(page) {
                 self.places.borrow_mut().rescue(page);
             } else {
-                self.usage.borrow_mut().remove_live(block);
-                self.lose_page(page);
-                self.newly_lost.borrow_mut().push(page);
+                self.lose_read_page(page, block);
             }
         }
         Ok((read_bytes, wrong))

@@ -59,7 +59,7 @@ use crate::geometry::Geometry;
 use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::planted::{Bug, is_planted};
 use crate::layers::mirror::superblock::segmented::{
-    RUNS_MAX, SEGMENTS_RESERVED, VIRTUAL_START, place_pages, table_pages,
+    RUNS_MAX, SEGMENTS_RESERVED, VIRTUAL_START, all_table_pages, place_pages,
 };
 use crate::layers::mirror::superblock::{SegmentLayout, SideLayout, Uuid};
 use crate::media::null::zero_payload;
@@ -131,6 +131,8 @@ pub(super) struct Segments {
     /// Whether this program has written a checkpoint of the log. The checkpoint that it read may be
     /// in one slot only, or not durable; the other slot may need earlier segments.
     log_has_begun: Cell<bool>,
+    /// Whether all places of the map count as live. No segment is dead before.
+    is_counted: Cell<bool>,
     /// Whether both copies of the record hold what was read when the side was opened, or something
     /// newer. Nothing is appended before.
     is_begun: Cell<bool>,
@@ -167,6 +169,7 @@ pub(super) async fn initialise(
 ) -> Result<(), IoError> {
     let of_log = (layout.log.1 / segments.segment_bytes) as u32;
     let pages = place_pages(layout.checksums.1 + layout.data.1);
+    let tables = all_table_pages(pages, segments.segments());
     let first = Record {
         sequence: 1,
         log: Listed {
@@ -174,7 +177,9 @@ pub(super) async fn initialise(
             segments: (0..of_log).collect(),
         },
         pages,
-        tables: vec![TableEntry::default(); table_pages(pages) as usize],
+        segments: segments.segments(),
+        free: (of_log..segments.segments() as u32).collect(),
+        tables: vec![TableEntry::default(); tables as usize],
         runs: Vec::new(),
         next_run: 1,
     };
@@ -182,9 +187,9 @@ pub(super) async fn initialise(
 }
 
 impl Segments {
-    /// Opens the segments of a side by reading the record and the map, of which at most
-    /// `map_bytes_max` bytes stay in memory. `is_watched` is for tests, see [`Places::watch`].
-    /// Writes nothing.
+    /// Opens the segments of a side by reading the record, the tables, the journal and the start of
+    /// the map, of which at most `map_bytes_max` bytes stay in memory. `is_watched` is for tests,
+    /// see [`Places::watch`]. Writes nothing.
     ///
     /// # Errors
     /// Errors of the device that do not concern single blocks; `Corrupt` when no copy of the record
@@ -203,10 +208,7 @@ impl Segments {
         let recorded = RefCell::new(record.clone());
         let all_pages = pages + layout.checksums.1 / BLOCK_BYTES;
         let segment_blocks = segments.segment_blocks() as u32;
-        let mut usage = Usage::new(segments.segments(), segment_blocks);
-        for segment in &record.log.segments {
-            usage.set_state(*segment, State::Log);
-        }
+        let usage = Usage::of_record(&record, segment_blocks);
         let pace = Rc::new(Pace::new(segments, layout.log.1));
         let chain = Chain::new(
             (side, segments),
@@ -251,17 +253,18 @@ impl Segments {
             sequence: Cell::new(record.sequence),
             older_copy: Cell::new(found.older_copy),
             log_has_begun: Cell::new(false),
+            is_counted: Cell::new(false),
             is_begun: Cell::new(false),
             freed: Event::new(),
             counts: Cell::default(),
             zeroes: rt.pool().zeroed(1 << 20),
         };
-        if is_watched {
-            opened.places.borrow_mut().watch();
-        }
         opened.load_tables().await?;
         opened.load_journal(&record.runs).await?;
         opened.load_map().await?;
+        if is_watched {
+            opened.watch_map().await?;
+        }
         Ok(Rc::new(opened))
     }
 
@@ -276,8 +279,17 @@ impl Segments {
             return Ok(());
         }
         self.device.submit(Request::flush()).await?;
-        // What no committed map refers to was appended after the last commit, or is dead.
-        let unused = self.dead();
+        // What is in the segments that the record calls free was appended after the last commit, or
+        // is dead.
+        let unused = self.usage.borrow().unused();
+        let unused = match unused.len() as u64 <= SEGMENTS_RESERVED {
+            // What is free has no room for long, so segments must be cleaned soon.
+            true => {
+                self.count_map(&|_, _| ()).await?;
+                self.dead()
+            }
+            false => unused,
+        };
         self.commit(&unused, log_floor, 0).await?;
         self.is_begun.set(true);
         if self.log_is_short(log_floor) {
@@ -404,7 +416,17 @@ impl Segments {
     /// Returns the segments that the next commit frees, if it is preceded by writing all pages of
     /// the map that have changed by now.
     pub(super) fn dead(&self) -> Vec<u32> {
-        self.usage.borrow().dead()
+        match self.is_counted() || is_planted(Bug::FreesUncounted) {
+            true => self.usage.borrow().dead(),
+            false => Vec::new(),
+        }
+    }
+
+    fn dead_count(&self) -> usize {
+        match self.is_counted() || is_planted(Bug::FreesUncounted) {
+            true => self.usage.borrow().dead_count(),
+            false => 0,
+        }
     }
 
     /// Returns true when the log waits for segments that the next commit frees.
@@ -419,7 +441,7 @@ impl Segments {
 
     /// Returns true when the next commit frees a segment.
     pub(super) fn has_dead(&self) -> bool {
-        self.usage.borrow().dead_count() > 0
+        self.dead_count() > 0
     }
 
     /// Commits the map: durably writes a record with the pages that were written before, and with
@@ -453,6 +475,8 @@ impl Segments {
             sequence: self.sequence.get() + 1,
             log,
             pages: self.places.borrow().pages(),
+            segments: self.layout.segments(),
+            free: self.usage.borrow().free_with(dead),
             tables: self.tables.borrow().written(),
             runs: self.journal.borrow().listed(runs_floor),
             next_run: self.journal.borrow().next,
@@ -656,6 +680,9 @@ impl Segments {
         show("segments_free", gauge(usage.free_count()));
         show("segments_retired", gauge(retired.count()));
         show("map_cached_pages", gauge(self.places.borrow().resident()));
+        let places = self.places.borrow();
+        let uncounted = places.uncounted_in(0..places.pages());
+        show("map_uncounted_pages", gauge(uncounted.count()));
         let live: u64 = usage.all().map(|(_, s)| u64::from(s.live)).sum();
         show("live_bytes", Statistic::Gauge((live * BLOCK_BYTES) as f64));
         for (name, count) in [

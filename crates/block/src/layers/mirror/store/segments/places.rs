@@ -5,6 +5,9 @@
 //! when it is written next. What the page on the device says about the block is *superseded* then,
 //! and known only then.
 //!
+//! Pages that were written by an earlier program are *uncounted* until they are read for the first
+//! time: their places do not count as live yet.
+//!
 //! A place that is only in a page on the device must never be taken for no place.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -65,7 +68,20 @@ enum Page {
     Empty,
     /// The page is only on the device.
     OnDevice,
+    /// The page is only on the device, and was not read since the side was opened.
+    Uncounted,
     InMemory(Box<Resident>),
+}
+
+/// What follows from reading a page.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Loaded {
+    /// Places in the page that changes have superseded, and which were counted as live until now.
+    pub(super) superseded: Vec<u32>,
+    /// Places in the page that do not count as live yet, because the page was uncounted.
+    pub(super) uncounted: Vec<u32>,
+    /// Whether places of the page are lost, which was not known until now.
+    pub(super) has_new_lost: bool,
 }
 
 /// A page in memory.
@@ -90,8 +106,9 @@ pub(super) struct Places {
     kept: u64,
     resident: usize,
     resident_max: usize,
-    /// Number of pages that are only on the device.
+    /// Number of pages that are only on the device, and of the uncounted ones among them.
     on_device: usize,
+    uncounted: usize,
     /// Pages in memory, in the order in which the hand of the clock reaches them.
     clock: VecDeque<u64>,
     /// What pages that have left the memory held, for tests that ask for places at any time; `None`
@@ -114,15 +131,18 @@ impl Places {
             kept,
             resident: 0,
             on_device: 0,
+            uncounted: 0,
             resident_max: resident_max + kept as usize,
             clock: VecDeque::new(),
             shadows: None,
         }
     }
 
-    /// Makes [`peek`](Self::peek) know every place. No page may have left the memory.
-    pub(super) fn watch(&mut self) {
-        self.shadows = Some(BTreeMap::new());
+    /// Makes [`peek`](Self::peek) know every place. No page may have left the memory; `pages` are
+    /// the pages that are only on the device, with their entries as the format page draws them.
+    pub(super) fn watch(&mut self, pages: impl IntoIterator<Item = (u64, Vec<u8>)>) {
+        let pages = pages.into_iter();
+        self.shadows = Some(pages.map(|(page, bytes)| (page, decode(&bytes))).collect());
     }
 
     /// Returns the place of a block as [`get`](Self::get) does, even if only its page on the device
@@ -158,6 +178,22 @@ impl Places {
         self.on_device == 0
     }
 
+    /// Returns true when all places count as live.
+    pub(super) fn are_all_counted(&self) -> bool {
+        self.uncounted == 0
+    }
+
+    /// Returns the uncounted pages in a range.
+    pub(super) fn uncounted_in(&self, pages: Range<u64>) -> impl Iterator<Item = u64> {
+        let is_uncounted = |page: &u64| matches!(self.pages[*page as usize], Page::Uncounted);
+        pages.filter(is_uncounted)
+    }
+
+    /// Returns the number of pages at the start of the map that stay in memory.
+    pub(super) fn kept(&self) -> u64 {
+        self.kept
+    }
+
     /// Returns the number of pages in memory.
     pub(super) fn resident(&self) -> usize {
         self.resident
@@ -165,7 +201,7 @@ impl Places {
 
     /// Returns true when no page has to be read before the places of all of its blocks are known.
     pub(super) fn is_known(&self, page: u64) -> bool {
-        !matches!(self.pages[page as usize], Page::OnDevice)
+        !matches!(self.pages[page as usize], Page::OnDevice | Page::Uncounted)
     }
 
     /// Returns the place of a block; `None` if only its page on the device says it.
@@ -199,7 +235,10 @@ impl Places {
             self.put(number, entries, false);
         }
         let entry = place.entry();
-        self.deltas.set(number, index, entry, known.is_some());
+        // What an uncounted page says about the block does not count.
+        let is_uncounted = matches!(self.pages[number as usize], Page::Uncounted);
+        let is_settled = known.is_some() || is_uncounted;
+        self.deltas.set(number, index, entry, is_settled);
         if let Page::InMemory(resident) = &mut self.pages[number as usize] {
             resident.entries[usize::from(index)] = entry;
         }
@@ -207,10 +246,17 @@ impl Places {
         known
     }
 
-    /// Sets an entry of a page, as the journal says, before the page is read.
+    /// Sets an entry of a page, as the journal says, before it is known where the page is. The
+    /// caller counts the live blocks, see [`changed_places`](Self::changed_places).
     pub(super) fn replay(&mut self, page: u64, (index, entry): (u16, u32)) {
-        // The live blocks are counted when the page is read, which includes what has changed.
         self.deltas.set(page, index, entry, true);
+    }
+
+    /// Returns the places of the blocks of a page whose entries have changed since it was written.
+    pub(super) fn changed_places(&self, page: u64) -> Vec<u32> {
+        let indices = self.deltas.indices(page).into_iter();
+        let entries = indices.filter_map(|index| self.deltas.get(page, index));
+        places_in(entries).collect()
     }
 
     /// Records that the place of a block in its page on the device no longer counts as live, if the
@@ -243,7 +289,7 @@ impl Places {
                 self.deltas.apply(page, &mut entries);
                 entries
             }
-            Page::OnDevice => panic!("page {page} of the map was not read"),
+            Page::OnDevice | Page::Uncounted => panic!("page {page} of the map was not read"),
         }
     }
 
@@ -311,11 +357,6 @@ impl Places {
         }
     }
 
-    /// Returns true when entries of a page have changed since it was written.
-    pub(super) fn has_changed(&self, page: u64) -> bool {
-        self.deltas.first_in(page..page + 1) == page
-    }
-
     /// Returns what the journal must say with the next commit: the pages that were written, and
     /// the changed entries of pages.
     pub(super) fn take_changes(&mut self) -> Since {
@@ -364,33 +405,40 @@ impl Places {
         self.changes.note_written([page]);
         match &mut self.pages[page as usize] {
             Page::InMemory(resident) => resident.is_written = true,
-            Page::Empty | Page::OnDevice => panic!("page {page} is held while it is written"),
+            _ => panic!("page {page} is held while it is written"),
         }
     }
 
-    /// Records that a page is on the device, and was not read yet.
-    pub(super) fn note_on_device(&mut self, page: u64) {
-        self.pages[page as usize] = Page::OnDevice;
+    /// Records that a page is on the device, where an earlier program has written it.
+    pub(super) fn note_uncounted(&mut self, page: u64) {
+        self.pages[page as usize] = Page::Uncounted;
         self.on_device += 1;
+        self.uncounted += 1;
     }
 
-    /// Puts a page into memory that was read from the device: `bytes` are its entries. Returns the
-    /// places in it that changes have superseded, and which were counted as live until now.
-    pub(super) fn load(&mut self, page: u64, bytes: &[u8]) -> Vec<Place> {
-        let mut entries = [0; PAGE_ENTRIES];
-        for (entry, bytes) in entries.iter_mut().zip(bytes.chunks_exact(4)) {
-            *entry = u32::from_le_bytes(bytes.try_into().expect("four bytes"));
-        }
+    /// Puts a page into memory that was read from the device: `bytes` are its entries.
+    pub(super) fn load(&mut self, page: u64, bytes: &[u8]) -> Loaded {
+        let mut entries = decode(bytes);
         self.changes.note_readable(page);
         let mut superseded = Vec::new();
-        let in_page = |index: u16| Place::of_entry(entries[usize::from(index)]);
         self.deltas
-            .settle(page, |index| superseded.push(in_page(index)));
+            .settle(page, |index| superseded.push(entries[usize::from(index)]));
+        let has_changed = |index: &u16| self.deltas.get(page, *index).is_some();
+        let unchanged = (0..PAGE_ENTRIES as u16).filter(|index| !has_changed(index));
+        let uncounted = match self.pages[page as usize] {
+            Page::Uncounted => unchanged.map(|index| entries[usize::from(index)]).collect(),
+            _ => Vec::new(),
+        };
         if !is_planted(Bug::ReadsPageAlone) {
             self.deltas.apply(page, &mut entries);
         }
+        let loaded = Loaded {
+            superseded: places_in(superseded).collect(),
+            uncounted: places_in(uncounted).collect(),
+            has_new_lost: entries.contains(&LOST) && !self.with_lost.contains(&page),
+        };
         self.put(page, entries, true);
-        superseded
+        loaded
     }
 
     /// Puts a page into memory whose places are lost, apart from those that have changed.
@@ -417,6 +465,10 @@ impl Places {
         match before {
             Page::InMemory(_) => return,
             Page::OnDevice => self.on_device -= 1,
+            Page::Uncounted => {
+                self.on_device -= 1;
+                self.uncounted -= 1;
+            }
             Page::Empty => {}
         }
         self.resident += 1;
@@ -454,6 +506,24 @@ impl Places {
             };
         }
     }
+}
+
+/// Returns the entries of a page, given as the format page draws them.
+fn decode(bytes: &[u8]) -> Entries {
+    let mut entries = [0; PAGE_ENTRIES];
+    for (entry, bytes) in entries.iter_mut().zip(bytes.chunks_exact(4)) {
+        *entry = u32::from_le_bytes(bytes.try_into().expect("four bytes"));
+    }
+    entries
+}
+
+/// Returns the blocks of the segments that entries of pages refer to.
+fn places_in(entries: impl IntoIterator<Item = u32>) -> impl Iterator<Item = u32> {
+    let places = entries.into_iter().map(Place::of_entry);
+    places.filter_map(|place| match place {
+        Place::At(at) => Some(at),
+        Place::Nowhere | Place::Lost => None,
+    })
 }
 
 /// Joins the places of adjacent blocks that lie one behind the other in the segments, or that are
@@ -510,7 +580,7 @@ mod tests {
         let bytes = written(&mut places, 1);
         assert_eq!(bytes[8..16], [8, 0, 0, 0, 0xFD, 0xFF, 0xFF, 0xFF]);
         let mut read = map();
-        assert!(read.load(1, &bytes).is_empty());
+        assert_eq!(read.load(1, &bytes), Loaded::default());
         read.lose(2);
         assert_eq!(read.get(1010), Some(Place::At(7)));
         assert_eq!(read.get(1012), Some(Place::Nowhere));
@@ -543,16 +613,44 @@ mod tests {
         // Cleaning knows where the block was.
         let before = Some(Place::At(60));
         assert_eq!(places.set(6, Place::At(61), before), before);
-        assert_eq!(places.load(0, &bytes), [Place::At(50), Place::Nowhere]);
+        let loaded = places.load(0, &bytes);
+        assert_eq!((loaded.superseded, loaded.uncounted), (vec![50], vec![]));
         assert_eq!(places.stored_in_page(0), [(5, 52), (6, 61)]);
         assert!(!places.settle(5), "its place in the page was returned");
+    }
+
+    #[test]
+    fn the_places_of_an_uncounted_page_are_returned_once_unless_they_have_changed() {
+        let mut places = map();
+        for index in 5..8 {
+            places.set(index, Place::At(10 * index as u32), None);
+        }
+        let bytes = written(&mut places, 0);
+        let mut read = map();
+        read.replay(0, (6, 62));
+        read.note_uncounted(0);
+        assert!(!read.is_known(0) && !read.are_all_counted());
+        assert_eq!(read.set(7, Place::At(71), None), None, "70 does not count");
+        assert_eq!(read.changed_places(0), [61, 71]);
+        assert_eq!(read.set(7, Place::At(72), None), Some(Place::At(71)));
+        let loaded = read.load(0, &bytes);
+        assert_eq!((loaded.superseded, loaded.uncounted), (vec![], vec![50]));
+        assert!(read.are_all_counted());
+        assert_eq!(read.stored_in_page(0), [(5, 50), (6, 61), (7, 72)]);
+        written(&mut read, 1);
+        read.begin_write(0);
+        read.end_write(0, true);
+        written(&mut read, 2);
+        read.trim();
+        assert!(!read.is_known(0) && read.are_all_counted());
+        assert_eq!(read.load(0, &bytes), Loaded::default());
     }
 
     #[test]
     fn pages_leave_the_memory_with_what_has_changed_unless_they_are_held() {
         let mut places = map();
         let empty = [0; ENTRIES_BYTES];
-        (0..3).for_each(|page| assert!(places.load(page, &empty).is_empty()));
+        (0..3).for_each(|page| assert_eq!(places.load(page, &empty), Loaded::default()));
         places.set(5, Place::At(50), None);
         places.hold([1]);
         places.hold([1]);

@@ -1,11 +1,13 @@
-//! The segment record of a logged side: the segments of its log, and where the pages of its page
-//! table and the runs of its journal are. Everything else about the segments follows from these.
+//! The segment record of a logged side: the segments of its log, the free segments, and where the
+//! pages of its tables and the runs of its journal are. Everything else about the segments follows
+//! from these.
 //! `docs/format/logged-side.md` specifies the bytes.
 //!
 //! The record has two copies, which are written one after the other. Segments that a record
 //! releases must not be filled before both copies have it, so either copy is enough.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use bimetal_rt::Rt;
@@ -17,17 +19,17 @@ use crate::device::Device;
 use crate::error::IoError;
 use crate::layers::mirror::store::entry::{put_u32, put_u64, u32_at, u64_at};
 use crate::layers::mirror::superblock::segmented::{
-    RECORD_HEAD_BYTES, RUN_ENTRY_BYTES, RUNS_MAX, TABLE_ENTRY_BYTES, table_pages,
+    RECORD_HEAD_BYTES, RUN_ENTRY_BYTES, RUNS_MAX, TABLE_ENTRY_BYTES, all_table_pages, record_bytes,
 };
 use crate::layers::mirror::superblock::{SegmentLayout, Uuid};
 use crate::request::{Flags, Request};
 
-const MAGIC: [u8; 8] = *b"BMSEGS\0\x03";
+const MAGIC: [u8; 8] = *b"BMSEGS\0\x04";
 const CHECKED_FROM: usize = 12;
 /// Maximum length of the requests that read and write a record.
 const REQUEST_BYTES_MAX: u64 = 1 << 20;
 
-/// Where the two copies of a page of the page table are, and what they hold.
+/// Where the two copies of a page of a table are, and what they hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TableEntry {
     /// For each copy, the number of its block in the segments, plus 1; 0 when the page was never
@@ -73,7 +75,11 @@ pub(super) struct Record {
     pub(super) log: Listed,
     /// Number of pages of the map.
     pub(super) pages: u64,
-    /// Where the pages of the page table are.
+    /// Number of segments.
+    pub(super) segments: u64,
+    /// The segments that are free.
+    pub(super) free: BTreeSet<u32>,
+    /// Where the pages of the page table are, and behind them those of the segment table.
     pub(super) tables: Vec<TableEntry>,
     /// The runs of the journal, in ascending order, and the number of the next one.
     pub(super) runs: Vec<Run>,
@@ -84,7 +90,8 @@ impl Record {
     fn encode(&self, side: &Uuid) -> Vec<u8> {
         let log = &self.log.segments;
         let counts = [log.len(), self.tables.len(), self.runs.len()];
-        let mut bytes = vec![0; record_bytes(counts.map(|count| count as u64)) as usize];
+        let counts = counts.map(|count| count as u64);
+        let mut bytes = vec![0; record_bytes(self.segments, counts) as usize];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[16..32].copy_from_slice(side);
         put_u64(&mut bytes, 32, self.sequence);
@@ -93,6 +100,7 @@ impl Record {
         put_u32(&mut bytes, 52, self.runs.len() as u32);
         put_u64(&mut bytes, 56, self.pages);
         put_u64(&mut bytes, 64, self.next_run);
+        put_u32(&mut bytes, 72, self.segments as u32);
         let mut at = RECORD_HEAD_BYTES as usize;
         for segment in log {
             put_u32(&mut bytes, at, *segment);
@@ -111,6 +119,9 @@ impl Record {
             put_u32(&mut bytes, at + 16, run.blocks);
             at += RUN_ENTRY_BYTES as usize;
         }
+        for segment in &self.free {
+            bytes[at + *segment as usize / 8] |= 1 << (segment % 8);
+        }
         let checksum = crc32c::crc32c(&bytes[CHECKED_FROM..]);
         put_u32(&mut bytes, 8, checksum);
         bytes
@@ -123,8 +134,10 @@ impl Record {
             return None;
         }
         let [log, runs] = [48, 52].map(|at| u64::from(u32_at(head, at)));
-        let fits = log <= layout.segments() && runs <= RUNS_MAX && u64_at(head, 56) == pages;
-        fits.then(|| record_bytes([log, table_pages(pages), runs]))
+        let segments = layout.segments();
+        let is_of_layout = u64_at(head, 56) == pages && u64::from(u32_at(head, 72)) == segments;
+        let fits = log <= segments && runs <= RUNS_MAX && is_of_layout;
+        fits.then(|| record_bytes(segments, [log, all_table_pages(pages, segments), runs]))
     }
 
     /// Decodes a record; `None` when it is not a valid record of this side.
@@ -134,10 +147,15 @@ impl Record {
             return None;
         }
         let (log, pages) = (u32_at(bytes, 48) as usize, u64_at(bytes, 56));
-        let (runs, tables) = (u32_at(bytes, 52) as usize, table_pages(pages) as usize);
+        let segments = layout.segments();
+        let tables = all_table_pages(pages, segments) as usize;
+        let runs = u32_at(bytes, 52) as usize;
         let log_at = RECORD_HEAD_BYTES as usize;
         let tables_at = log_at + log * 4;
         let runs_at = tables_at + tables * TABLE_ENTRY_BYTES as usize;
+        let free_at = runs_at + runs * RUN_ENTRY_BYTES as usize;
+        let free = &bytes[free_at..free_at + segments.div_ceil(8) as usize];
+        let is_free = |segment: &u32| free[*segment as usize / 8] & (1 << (segment % 8)) != 0;
         let run = |index: usize| {
             let at = runs_at + index * RUN_ENTRY_BYTES as usize;
             Run {
@@ -160,6 +178,8 @@ impl Record {
                 segments: (0..log).map(|n| u32_at(bytes, log_at + n * 4)).collect(),
             },
             pages,
+            segments,
+            free: (0..free.len() as u32 * 8).filter(is_free).collect(),
             tables: (0..tables).map(table).collect(),
             runs: (0..runs).map(run).collect(),
             next_run: u64_at(bytes, 64),
@@ -173,12 +193,15 @@ impl Record {
         let mut segments: Vec<u32> = self.log.segments.iter().copied().collect();
         segments.sort_unstable();
         let distinct = segments.windows(2).all(|pair| pair[0] < pair[1]);
-        let last = segments.last().copied().map_or(0, u64::from);
+        let are_used = segments.iter().all(|segment| !self.free.contains(segment));
+        let last = segments.last().max(self.free.last());
+        let last = last.copied().map_or(0, u64::from);
         let blocks = layout.area.1 / BLOCK_BYTES;
         let end = self.log.first.checked_add(segments.len() as u64);
         let has_end = end.is_some_and(|end| end.checked_mul(layout.segment_bytes).is_some());
         let has_tables = self.tables.iter().all(|table| table.is_sound(blocks));
-        distinct && last < layout.segments() && has_end && has_tables && self.has_sound_runs(layout)
+        let exist = distinct && are_used && last < layout.segments();
+        exist && has_end && has_tables && self.has_sound_runs(layout)
     }
 
     /// Returns true when the runs of the journal are in order, and each of their copies is in one
@@ -197,13 +220,6 @@ impl Record {
             && last.is_none_or(|last| last.sequence < self.next_run)
             && self.runs.iter().all(fit)
     }
-}
-
-/// Returns the length of a record with these numbers of segments of the log, pages of the page
-/// table, and runs.
-fn record_bytes([log, tables, runs]: [u64; 3]) -> u64 {
-    let body = log * 4 + tables * TABLE_ENTRY_BYTES + runs * RUN_ENTRY_BYTES;
-    RECORD_HEAD_BYTES + body.next_multiple_of(BLOCK_BYTES)
 }
 
 /// Returns the offsets of the two copies.
@@ -361,10 +377,13 @@ mod tests {
                 segments: [3, 15, 0].into(),
             },
             pages: 2 * 504 + 1,
+            segments: 16,
+            free: [1, 14].into(),
             tables: vec![
                 TableEntry::default(),
                 TableEntry::at([4095, 7], 0x1234),
                 TableEntry::default(),
+                TableEntry::at([0, 1], 5),
             ],
             runs: vec![Run {
                 sequence: 4,
@@ -378,7 +397,7 @@ mod tests {
     /// Returns the bytes of the record, put together by hand from the format page.
     fn golden() -> Vec<u8> {
         let mut bytes = vec![0; 8192];
-        bytes[..8].copy_from_slice(b"BMSEGS\0\x03");
+        bytes[..8].copy_from_slice(b"BMSEGS\0\x04");
         bytes[16..32].copy_from_slice(&SIDE);
         bytes[32] = 7;
         bytes[40] = 5;
@@ -386,14 +405,19 @@ mod tests {
         bytes[52] = 1;
         bytes[56..58].copy_from_slice(&[0xF1, 3]);
         bytes[64] = 9;
+        bytes[72] = 16;
         bytes[4096] = 3;
         bytes[4100] = 15;
         bytes[4125] = 0x10;
         bytes[4128] = 8;
         bytes[4132..4134].copy_from_slice(&[0x34, 0x12]);
-        bytes[4156] = 4;
-        bytes[4164..4170].copy_from_slice(&[0xFE, 1, 0, 0, 0, 3]);
-        bytes[4172] = 2;
+        bytes[4156] = 1;
+        bytes[4160] = 2;
+        bytes[4164] = 5;
+        bytes[4172] = 4;
+        bytes[4180..4186].copy_from_slice(&[0xFE, 1, 0, 0, 0, 3]);
+        bytes[4188] = 2;
+        bytes[4196..4198].copy_from_slice(&[2, 0x40]);
         let checksum = crc32c::crc32c(&bytes[12..]);
         bytes[8..12].copy_from_slice(&checksum.to_le_bytes());
         bytes
@@ -423,7 +447,7 @@ mod tests {
     /// Records with a valid checksum but impossible values are refused.
     #[test]
     fn what_cannot_be_is_refused() {
-        let cases: [(usize, &[u8]); 11] = [
+        let cases: [(usize, &[u8]); 13] = [
             (48, &[17]),        // More segments than the side has.
             (56, &[4]),         // Another number of pages.
             (47, &[0xFF]),      // Positions beyond the end of numbers.
@@ -433,8 +457,10 @@ mod tests {
             (4128, &[0]),       // One copy only.
             (52, &[2]),         // A run with the number of the one before, which is empty.
             (64, &[4]),         // The number of the next run is in use.
-            (4172, &[3]),       // A run that crosses the end of a segment.
-            (4168, &[0, 0x10]), // A run behind the last segment.
+            (4188, &[3]),       // A run that crosses the end of a segment.
+            (4184, &[0, 0x10]), // A run behind the last segment.
+            (72, &[15]),        // Another number of segments.
+            (4196, &[10]),      // A segment of the log that is free.
         ];
         for (at, bytes) in cases {
             let mut bad = golden();

@@ -5,6 +5,9 @@
 //!
 //! Each page of the table has two copies, because one describes 504 pages of the map. The segment
 //! record says where they are.
+//!
+//! The pages of the segment table, whose content [`Usage`](super::usage::Usage) has, are written,
+//! read and checked in the same way: they follow the pages of the page table.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +20,7 @@ use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::layers::mirror::store::entry::{put_u32, u32_at};
 use crate::layers::mirror::superblock::areas::ENTRIES_BYTES;
-use crate::layers::mirror::superblock::segmented::TABLE_PAGE_ENTRIES;
+use crate::layers::mirror::superblock::segmented::{TABLE_PAGE_ENTRIES, table_pages};
 use crate::request::{Flags, Origin, Request};
 
 /// Number of the first page of the table. It is far behind the last page of the map.
@@ -66,15 +69,15 @@ impl PageEntry {
 /// The page table in memory; see the module documentation.
 pub(super) struct Tables {
     entries: Vec<PageEntry>,
-    /// Where the pages of the table are.
+    /// Where the pages of both tables are.
     written: Vec<TableEntry>,
-    /// Pages of the table that the next commit must write.
+    /// Pages of both tables that the next commit must write.
     changed: BTreeSet<u64>,
 }
 
 impl Tables {
     /// Creates the table of a map with `pages` pages, of which none was read yet. `written` are the
-    /// places of its own pages.
+    /// places of the pages of both tables.
     pub(super) fn new(pages: u64, written: Vec<TableEntry>) -> Tables {
         Tables {
             entries: vec![PageEntry::default(); pages as usize],
@@ -111,7 +114,7 @@ impl Tables {
         lost.map(|(page, _)| page)
     }
 
-    /// Returns where the pages of the table are.
+    /// Returns where the pages of both tables are.
     pub(super) fn written(&self) -> Vec<TableEntry> {
         self.written.clone()
     }
@@ -133,6 +136,11 @@ impl Tables {
         let is_there = table.is_some_and(|table| table.blocks().any(|block| block == at));
         self.changed.extend(number.filter(|_| is_there));
         is_there
+    }
+
+    /// Returns the number of pages of the page table.
+    fn of_map(&self) -> u64 {
+        table_pages(self.entries.len() as u64)
     }
 
     fn entries_of(&self, table: u64) -> &[PageEntry] {
@@ -187,8 +195,8 @@ impl Segments {
         }
     }
 
-    /// Reads the page table. If both copies of a page of it are damaged, the pages of the map that
-    /// it describes are lost.
+    /// Reads both tables. If both copies of a page of the page table are damaged, the pages of the
+    /// map that it describes are lost.
     ///
     /// # Errors
     /// Errors of the device that do not concern single blocks; `Corrupt` when two pages are said to
@@ -212,7 +220,9 @@ impl Segments {
                 }
             }
             if !is_known {
-                self.tables.borrow_mut().lose(table);
+                if table < self.tables.borrow().of_map() {
+                    self.tables.borrow_mut().lose(table);
+                }
                 self.count(|counts| counts.table_pages_damaged += 1);
             }
         }
@@ -227,8 +237,25 @@ impl Segments {
         let Ok(entries) = self.table_area().entries(table, &read) else {
             return Ok(false);
         };
-        let blocks = self.layout.area.1 / BLOCK_BYTES;
-        Ok(self.tables.borrow_mut().load(table, &entries, blocks))
+        let mut tables = self.tables.borrow_mut();
+        Ok(match table.checked_sub(tables.of_map()) {
+            None => tables.load(table, &entries, self.layout.area.1 / BLOCK_BYTES),
+            Some(of_segments) => {
+                let first = (of_segments * TABLE_PAGE_ENTRIES) as u32;
+                self.usage.borrow_mut().load_table(first, &entries)
+            }
+        })
+    }
+
+    fn encode_table(&self, table: u64, bytes: &mut [u8; ENTRIES_BYTES]) {
+        let tables = self.tables.borrow();
+        match table.checked_sub(tables.of_map()) {
+            None => tables.encode(table, bytes),
+            Some(of_segments) => {
+                let first = (of_segments * TABLE_PAGE_ENTRIES) as u32;
+                self.usage.borrow().encode_table(first, bytes);
+            }
+        }
     }
 
     async fn read_table(&self, block: u32, digest: u32) -> Result<Option<Vec<u8>>, IoError> {
@@ -243,14 +270,21 @@ impl Segments {
         }
     }
 
-    /// Writes the pages of the table that have changed, each twice, without a flush and without a
+    /// Writes the pages of both tables that have changed, each twice, without a flush and without a
     /// commit.
     ///
     /// # Errors
     /// Errors of the device; `NoSpace` when no segment is free. Pages that were not written are
     /// written by the next call.
     pub(in super::super) async fn write_tables(&self) -> Result<(), IoError> {
-        let changed = std::mem::take(&mut self.tables.borrow_mut().changed);
+        let changed = {
+            let mut tables = self.tables.borrow_mut();
+            let of_map = tables.of_map();
+            let of_segments = self.usage.borrow_mut().take_changed();
+            let of_segments = of_segments.into_iter().map(|page| of_map + page);
+            tables.changed.extend(of_segments);
+            std::mem::take(&mut tables.changed)
+        };
         let changed: Vec<u64> = changed.into_iter().collect();
         let mut left = changed.as_slice();
         let mut result = Ok(());
@@ -270,7 +304,7 @@ impl Segments {
         let mut bytes = vec![0; run.len() * BLOCK_BYTES as usize];
         for (table, bytes) in run.iter().zip(bytes.chunks_exact_mut(BLOCK_BYTES as usize)) {
             let mut entries = [0; ENTRIES_BYTES];
-            self.tables.borrow().encode(*table, &mut entries);
+            self.encode_table(*table, &mut entries);
             area.seal(*table, &entries, bytes);
         }
         let data = Payload::from(self.rt.pool().copy_of(&bytes));
@@ -295,7 +329,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Appends pages of the table to the segments. Returns the block of each.
+    /// Appends pages of the tables to the segments. Returns the block of each.
     async fn write_pages_to_segments(
         &self,
         run: &[u64],
@@ -315,7 +349,7 @@ impl Segments {
         Ok(blocks)
     }
 
-    /// Reads both copies of all pages of the table. A wrong page is written again by the next
+    /// Reads both copies of all pages of both tables. A wrong page is written again by the next
     /// commit. Returns the number of bytes read, and the number of wrong copies.
     ///
     /// # Errors

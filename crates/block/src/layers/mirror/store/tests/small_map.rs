@@ -50,7 +50,7 @@ fn a_map_that_does_not_fit_the_memory_says_the_same() {
         let mut rng = Rng::new(7);
         for life in 1..=3 {
             let (store, next) = opened_on(&rt, &on).await;
-            for _ in 0..2000 {
+            for _ in 0..800 {
                 let count = rng.between(1, 8);
                 let block = rng.below(BLOCKS - count);
                 let byte = rng.between(1, 255) as u8;
@@ -60,14 +60,19 @@ fn a_map_that_does_not_fit_the_memory_says_the_same() {
             store.flush(next.get()).await.expect("it is durable");
             assert_eq!(store.empty().await, Ok(true));
             assert_holds(&store, &model).await;
+            // A commit keeps the pages that it writes in memory.
+            let no_commit = store.no_commit().await;
             // Beside the budget of one page, the first page stays in memory.
             assert_eq!(statistic(&store, "map_cached_pages"), 2);
+            drop(no_commit);
             assert!(
                 statistic(&store, "map_pages_read") > 7,
                 "pages were read again"
             );
             assert!(statistic(&store, "segments_cleaned") > 0, "life {life}");
-            assert_eq!(statistic(&store, "segments_without_summary"), 0);
+            // The segments that the life before has not filled to their end have no summary.
+            let without = statistic(&store, "segments_without_summary");
+            assert!(without <= 4 * (life - 1), "{without} in life {life}");
             let segments = store.segments.as_ref().expect("it is logged");
             segments.assert_live_blocks_are_exact().await;
             store.stop().await;
@@ -79,6 +84,45 @@ fn a_map_that_does_not_fit_the_memory_says_the_same() {
         let (store, _) = opened_on(&rt, &on).await;
         assert_holds(&store, &model).await;
         store.stop().await;
+    });
+}
+
+/// An opening reads the pages of the map that say where the checksums are, and no others. Until all
+/// pages are counted, no segment is freed but those that are free in the record.
+#[test]
+fn an_opening_reads_few_pages_of_the_map_and_frees_nothing_before_it_has_all() {
+    let rt = rt();
+    let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(&rt, 64 << 20));
+    rt.block_on(async {
+        let on = small(&rt, &device).await;
+        let (store, next) = opened_on(&rt, &on).await;
+        for _ in 0..3 {
+            for block in (0..BLOCKS).step_by(32) {
+                put(&rt, &store, &next, block, &[9; 32]).await;
+            }
+            store.flush(next.get()).await.expect("it is durable");
+            assert_eq!(store.empty().await, Ok(true));
+        }
+        store.stop().await;
+        let free = statistic(&store, "segments_free");
+        let again = Store::open(&rt, &on).await.expect("it opens");
+        assert_eq!(
+            statistic(&again, "map_uncounted_pages"),
+            6,
+            "one of seven was read"
+        );
+        let segments = again.segments.as_ref().expect("it is logged");
+        assert_eq!(segments.dead(), []);
+        segments.begin(0).await.expect("memory does not fail");
+        // The segments of the log that the record names are longer than the log by what is dropped.
+        let begun = statistic(&again, "segments_free");
+        assert!(begun <= free, "{begun} of {free}");
+        again
+            .count_map(&|_, _| ())
+            .await
+            .expect("memory does not fail");
+        assert_eq!(statistic(&again, "map_uncounted_pages"), 0);
+        segments.assert_live_blocks_are_exact().await;
     });
 }
 
