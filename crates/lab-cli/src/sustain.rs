@@ -61,6 +61,13 @@ pub(crate) struct Args {
     /// Do not write the span once before the load
     #[arg(long)]
     empty: bool,
+    /// Before the load, write one block at each step of this length, instead of the whole span: a
+    /// volume of terabytes then has its metadata without its content
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "empty")]
+    fill_step: Option<Size>,
+    /// Kill the program of the mirror before the load, and open the mirror again
+    #[arg(long)]
+    kill: bool,
     /// Length of a write
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4KiB")]
     block: Size,
@@ -125,6 +132,8 @@ impl Args {
             settings: self.set.join("\n"),
             span_bytes: self.span.0,
             fill: !self.empty,
+            fill_step_bytes: self.fill_step.map(|step| step.0),
+            kill: self.kill,
             silent: self
                 .silent_from
                 .zip(self.silent_for)
@@ -265,6 +274,10 @@ fn totals(result: &Sustained) -> Table {
         latencies("flush", flushes);
     }
     row("longest time without an answer", ms(result.longest_gap_ms));
+    if let Some(opening) = result.opening {
+        row("opened again after", format!("{:.2} s", opening.seconds));
+        row("read by the opening", show_size(opening.read_bytes));
+    }
     if let Some(silence) = result.silence {
         row("ejected for silence", silence.ejections.to_string());
         let whole = silence.whole_after_s;

@@ -12,22 +12,22 @@ pub(super) const FILL_BYTES: u64 = 1 << 20;
 /// Number of writes in flight that fill a volume.
 const FILL_DEPTH: u64 = 8;
 
-/// Writes the first `span_bytes` of the device once, in sequence, and flushes them. `content`
-/// returns content of the given length, which is at most [`FILL_BYTES`]. `told` is called with the
-/// offset of each write before it starts.
+/// Writes to the first `span_bytes` of the device in sequence, and flushes: `write_bytes` at each
+/// multiple of `step_bytes`. `content` returns content of the given length, which is at most
+/// `write_bytes`. `told` is called with the offset of each write before it starts.
 pub(super) async fn fill(
     rt: &Rt,
     device: &Rc<dyn Device>,
-    span_bytes: u64,
+    (span_bytes, step_bytes, write_bytes): (u64, u64, u64),
     content: impl Fn(u64) -> Buf,
     told: impl Fn(u64),
 ) {
     let slots = Semaphore::new(FILL_DEPTH);
     let writers = TaskGroup::new(rt);
-    for offset in (0..span_bytes).step_by(FILL_BYTES as usize) {
+    for offset in (0..span_bytes).step_by(step_bytes as usize) {
         let slot = slots.acquire(1).await;
         told(offset);
-        let data = content(FILL_BYTES.min(span_bytes - offset));
+        let data = content(write_bytes.min(span_bytes - offset));
         let device = Rc::clone(device);
         writers.spawn(async move {
             submit(&device, Request::write(offset, data, Flags::NONE)).await;

@@ -303,7 +303,8 @@ pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, Ex
     {
         let zeroes = rt.pool().zeroed(FILL_BYTES as usize);
         let content = move |bytes: u64| zeroes.slice(0..bytes as usize);
-        rt.block_on(fill(&rt, &device, span_bytes, content, |_| {}));
+        let span = (span_bytes, FILL_BYTES, FILL_BYTES);
+        rt.block_on(fill(&rt, &device, span, content, |_| {}));
         rt.block_on(rt.sleep(REST));
     }
     let running = Rc::new(Running::new(&rt, device, mirror.clone()));

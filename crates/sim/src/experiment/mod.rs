@@ -7,5 +7,6 @@ pub mod hetero;
 pub mod index;
 pub mod parallel;
 pub mod pattern;
+pub mod reopening;
 mod sparse;
 pub mod sustained;

@@ -21,9 +21,10 @@ use bimetal_rt::{Buf, Instant, Rng, Rt, VirtualOptions};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::filling::fill;
+use super::filling::{FILL_BYTES, fill};
 use super::hetero::{ExperimentError, formatted, log_rounds};
 use super::pattern::{Offsets, Pattern};
+use super::reopening::{Killable, Opening, kill_and_open};
 use super::sparse::{Sparse, Traffic, fill_block};
 
 /// A modelled device.
@@ -64,6 +65,11 @@ pub struct Setting {
     pub span_bytes: u64,
     /// Whether the span is written once, in sequence, before the load.
     pub fill: bool,
+    /// If set, only one write of the load's length is made before the load at each multiple of this
+    /// number of bytes. So the metadata of a large volume is there without its content.
+    pub fill_step_bytes: Option<u64>,
+    /// Whether the program of the mirror is killed before the load, and the mirror opened again.
+    pub kill: bool,
     /// Time in which the slow device answers nothing; `None` for never.
     pub silent: Option<SilentTime>,
     /// The load.
@@ -118,6 +124,8 @@ pub struct Sustained {
     /// Bytes written to the log of a side, divided by the length of that log: the lowest value of
     /// all sides. Zero without logs.
     pub log_rounds: f64,
+    /// What the opening after the kill took; `None` without a kill.
+    pub opening: Option<Opening>,
     /// What became of the silence of the slow device; `None` without one, and without a mirror.
     pub silence: Option<SilenceResult>,
     /// Bytes that the devices received and returned during the load.
@@ -210,16 +218,18 @@ pub fn run(
         seed: setting.load.seed,
         shuffle: false,
     });
-    let built = build(&rt, setting)?;
+    let mut built = build(&rt, setting)?;
     check(setting, built.device.geometry())?;
     let device = Rc::clone(&built.device);
     let load = Rc::new(Running::new(&rt, setting, device, Box::new(progress)));
-    let before = rt.block_on(async {
-        if setting.fill {
-            load.fill(setting.span_bytes).await;
-        }
-        built.traffic()
-    });
+    if setting.fill {
+        rt.block_on(load.fill(setting));
+    }
+    let opening = match setting.kill {
+        true => Some(rt.block_on(built.kill(&rt, &load))?),
+        false => None,
+    };
+    let before = built.traffic();
     let silence = setting.silent.map(|silent| {
         rt.spawn(be_silent(
             rt.clone(),
@@ -232,7 +242,10 @@ pub fn run(
     if let Some(silence) = silence {
         rt.block_on(silence.cancel());
     }
-    let result = load.result(setting, &built, &before);
+    let result = Sustained {
+        opening,
+        ..load.result(setting, &built, &before)
+    };
     // The backlog of a mirror can be long, so the run ends without draining it.
     rt.end();
     Ok(result)
@@ -260,6 +273,16 @@ fn check(setting: &Setting, volume: &Geometry) -> Result<(), ExperimentError> {
         || load.flush_every == Some(0)
     {
         return refuse("a load has at least one second, write and write per flush".to_owned());
+    }
+    if let Some(step) = setting.fill_step_bytes
+        && (step < write || !step.is_multiple_of(BLOCK_BYTES))
+    {
+        return refuse(format!(
+            "a step of {step} bytes: expected a multiple of {BLOCK_BYTES} and of a write or more"
+        ));
+    }
+    if setting.kill && setting.target != Target::Mirror {
+        return refuse("only the program of a mirror can be killed".to_owned());
     }
     if !span.is_multiple_of(BLOCK_BYTES) {
         return refuse(format!(
@@ -297,12 +320,33 @@ async fn be_silent(rt: Rt, built: Built, silent: SilentTime, load: Rc<Running>) 
 struct Built {
     device: Rc<dyn Device>,
     mirror: Option<Mirror>,
+    /// What is needed to kill the program of the mirror.
+    killable: Rc<Vec<Killable>>,
+    config: Option<MirrorConfig>,
     /// Switch of the slow device.
     slow: Rc<FaultControl>,
     media: Vec<(String, Rc<Sparse>)>,
 }
 
 impl Built {
+    /// Kills the program of the mirror, opens the mirror again, and gives it to the load.
+    async fn kill(&mut self, rt: &Rt, load: &Running) -> Result<Opening, ExperimentError> {
+        let read = |of: &Built| of.traffic().iter().map(|t| t.read_bytes).sum::<u64>();
+        let before = read(self);
+        let (Some(mirror), Some(config)) = (self.mirror.take(), &self.config) else {
+            return Err(ExperimentError::Load("there is no mirror".to_owned()));
+        };
+        load.device.take();
+        let (mirror, seconds) = kill_and_open(rt, (mirror, config), &self.killable).await?;
+        self.device = Rc::new(mirror.clone());
+        load.device.replace(Some(Rc::clone(&self.device)));
+        self.mirror = Some(mirror);
+        Ok(Opening {
+            seconds,
+            read_bytes: read(self) - before,
+        })
+    }
+
     fn traffic(&self) -> Vec<Traffic> {
         self.media
             .iter()
@@ -314,20 +358,25 @@ impl Built {
 fn build(rt: &Rt, setting: &Setting) -> Result<Built, ExperimentError> {
     let mut devices: Vec<Rc<dyn Device>> = Vec::new();
     let mut media = Vec::new();
-    let mut slow = Rc::default();
+    let (mut slow, mut killable, mut config) = (Rc::default(), Vec::new(), None);
     for (number, (of, name)) in setting.devices.iter().zip(["fast", "slow"]).enumerate() {
         let bytes = of.bytes / BLOCK_BYTES * BLOCK_BYTES;
         let medium = Rc::new(Sparse::new(rt, bytes));
         let seed = setting.load.seed + 1_000 * number as u64;
         let below: Rc<dyn Device> = Rc::clone(&medium) as Rc<dyn Device>;
         let timed: Rc<dyn Device> = Rc::new(Timing::new(rt, below, &parameters(of)?, seed)?);
-        let switched = Fault::new(rt, Rc::clone(&timed), FaultPlan::default(), seed);
+        let mut device = timed;
         if number == 1 && setting.silent.is_some() {
+            let switched = Fault::new(rt, device, FaultPlan::default(), seed);
             slow = switched.control();
-            devices.push(Rc::new(switched));
-        } else {
-            devices.push(timed);
+            device = Rc::new(switched);
         }
+        if setting.kill {
+            let (of_program, lost) = Killable::over(rt, device);
+            device = of_program;
+            killable.push(lost);
+        }
+        devices.push(device);
         media.push((name.to_owned(), medium));
     }
     let alone = |number: usize| (Rc::clone(&devices[number]), None);
@@ -336,9 +385,10 @@ fn build(rt: &Rt, setting: &Setting) -> Result<Built, ExperimentError> {
         Target::Slow => alone(1),
         Target::Mirror => {
             let text = format!("sides = [\"fast\", \"slow\"]\n{}", setting.settings);
-            let config: MirrorConfig = toml::from_str(&text)?;
-            config.check().map_err(ExperimentError::Mirror)?;
-            let mirror = formatted(rt, &config, devices.clone(), setting.log_bytes);
+            let of_mirror: MirrorConfig = toml::from_str(&text)?;
+            of_mirror.check().map_err(ExperimentError::Mirror)?;
+            let of_mirror = config.insert(of_mirror);
+            let mirror = formatted(rt, of_mirror, devices.clone(), setting.log_bytes);
             let mirror = rt.block_on(mirror);
             let mirror = mirror.map_err(|error| ExperimentError::Mirror(error.to_string()))?;
             let device: Rc<dyn Device> = Rc::new(mirror.clone());
@@ -353,6 +403,8 @@ fn build(rt: &Rt, setting: &Setting) -> Result<Built, ExperimentError> {
     Ok(Built {
         device,
         mirror,
+        killable: Rc::new(killable),
+        config,
         slow,
         media: media.drain(used).collect(),
     })
@@ -378,7 +430,8 @@ fn parameters(of: &Modelled) -> Result<Parameters, ExperimentError> {
 /// A load in progress.
 struct Running {
     rt: Rt,
-    device: Rc<dyn Device>,
+    /// The device that receives the load; `None` while the program is dead.
+    device: RefCell<Option<Rc<dyn Device>>>,
     load: SustainedLoad,
     offsets: RefCell<Offsets>,
     rng: RefCell<Rng>,
@@ -411,7 +464,7 @@ impl Running {
         let places = setting.span_bytes / load.write_bytes;
         Running {
             rt: rt.clone(),
-            device,
+            device: RefCell::new(Some(device)),
             offsets: RefCell::new(Offsets::new(load.pattern, places)),
             rng: RefCell::new(Rng::labelled(load.seed, "load")),
             stamp: Cell::new(0),
@@ -439,8 +492,14 @@ impl Running {
         self.rt.pool().copy_of(&data)
     }
 
-    /// Writes the whole span once, in sequence, and flushes it.
-    async fn fill(&self, all_bytes: u64) {
+    fn device(&self) -> Rc<dyn Device> {
+        let device = self.device.borrow().clone();
+        device.expect("the program runs")
+    }
+
+    /// Writes the span before the load, as the setting says.
+    async fn fill(&self, setting: &Setting) {
+        let all_bytes = setting.span_bytes;
         let content = |bytes| self.content(bytes);
         let told = |done_bytes| {
             (self.progress)(Progress::Filling {
@@ -448,11 +507,16 @@ impl Running {
                 all_bytes,
             });
         };
-        fill(&self.rt, &self.device, all_bytes, content, told).await;
+        let (step, write) = match setting.fill_step_bytes {
+            Some(step) => (step, self.load.write_bytes),
+            None => (FILL_BYTES, FILL_BYTES),
+        };
+        let span = (all_bytes, step, write);
+        fill(&self.rt, &self.device(), span, content, told).await;
     }
 
     async fn submit(&self, request: Request) {
-        let result = self.device.submit(request).await;
+        let result = self.device().submit(request).await;
         assert!(result.is_ok(), "the devices of this experiment do not fail");
     }
 
@@ -586,6 +650,7 @@ impl Running {
                 .as_ref()
                 .map_or(0, |mirror| mirror.status().exposed_bytes_peak),
             log_rounds: built.mirror.as_ref().map_or(0.0, log_rounds),
+            opening: None,
             silence: setting.silent.and(built.mirror.as_ref()).map(|mirror| {
                 let slow = &mirror.status().sides[1];
                 SilenceResult {
@@ -612,176 +677,4 @@ fn latencies(histogram: &Histogram<u64>) -> Latencies {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn setting(target: Target) -> Setting {
-        let device = |profile: &str| Modelled {
-            profile: profile.to_owned(),
-            overrides: String::new(),
-            bytes: 1 << 30,
-        };
-        Setting {
-            devices: [device("nvme-tlc"), device("hdd-7200")],
-            target,
-            log_bytes: Some(16 << 20),
-            settings: String::new(),
-            span_bytes: 64 << 20,
-            fill: true,
-            silent: None,
-            load: SustainedLoad {
-                write_bytes: 4096,
-                pattern: Pattern::Uniform,
-                writes_per_s: Some(50),
-                outstanding_max: 32,
-                flush_every: Some(8),
-                seconds: 20,
-                seed: 1,
-            },
-        }
-    }
-
-    /// A disk without a mirror completes the whole load if the load is below the limit of the disk.
-    /// The disk receives only the client's bytes. A repeated run has the same result.
-    #[test]
-    fn a_device_alone_is_given_what_is_offered() {
-        let setting = setting(Target::Slow);
-        let one = run(&setting, |_| {}).unwrap();
-        assert!((40.0..60.0).contains(&one.done_per_s), "{}", one.done_per_s);
-        assert_eq!(one.sides.len(), 1);
-        let written = one.sides[0].written_bytes;
-        // Writes that were in flight at the end are not counted as completed.
-        let done = one.writes.count;
-        assert!((done..=done + 32).contains(&(written / 4096)), "{written}");
-        let flushes = one.flushes.as_ref().unwrap().count;
-        assert!(flushes.abs_diff(done / 8) <= 4, "{flushes}");
-        assert!(one.longest_gap_ms <= one.writes.max_ms.max(1000.0));
-        let again = run(&setting, |_| {}).unwrap();
-        let as_json = |of: &Sustained| serde_json::to_string(of).unwrap();
-        assert_eq!(as_json(&one), as_json(&again));
-    }
-
-    #[test]
-    fn a_mirror_is_given_to_both_sides_and_its_log_wraps_around() {
-        let mut setting = setting(Target::Mirror);
-        setting.load.writes_per_s = None;
-        let result = run(&setting, |_| {}).unwrap();
-        assert!(result.log_rounds > 1.0, "{}", result.log_rounds);
-        assert_eq!(result.seconds.len(), 20);
-        let sum: u64 = result.seconds.iter().map(|second| second.done).sum();
-        assert_eq!(sum, result.writes.count);
-        for side in &result.sides {
-            assert!(side.written_share >= 1.0, "{side:?}");
-        }
-    }
-
-    /// More is offered than the disk can destage, for long after its log is full. The writes are
-    /// answered evenly nevertheless: in an earlier version of the mirror, none was answered for
-    /// several seconds.
-    #[test]
-    fn a_mirror_that_is_offered_too_much_answers_evenly() {
-        for flush_every in [None, Some(8)] {
-            let mut setting = setting(Target::Mirror);
-            setting.log_bytes = Some(32 << 20);
-            setting.load.writes_per_s = Some(600);
-            setting.load.flush_every = flush_every;
-            setting.load.seconds = 60;
-            let result = run(&setting, |_| {}).unwrap();
-            let last = &result.seconds[30..];
-            let done = last.iter().map(|second| second.done);
-            let mean = done.clone().sum::<u64>() / last.len() as u64;
-            assert!((150..500).contains(&mean), "{mean}/s are completed");
-            let least = done.min().unwrap();
-            assert!(least > mean / 2, "{least} in a second, {mean} on average");
-            let gap_ms = result.longest_gap_ms;
-            assert!(gap_ms <= 1_000.0, "no answer for {gap_ms} ms");
-        }
-    }
-
-    /// The disk answers nothing for 20 s. The mirror ejects it when the exposure is full and a
-    /// write has waited for a second, and makes it whole again when it answers.
-    #[test]
-    fn a_silent_disk_costs_a_write_at_most_its_patience() {
-        let mut setting = setting(Target::Mirror);
-        setting.load.writes_per_s = Some(70);
-        setting.load.seconds = 60;
-        setting.silent = Some(SilentTime {
-            from_s: 10,
-            seconds: 20,
-        });
-        setting.settings = "exposure = { silence = \"1s\" }".to_owned();
-        let result = run(&setting, |_| {}).unwrap();
-        let longest_ms = result.writes.max_ms;
-        assert!((900.0..=1_250.0).contains(&longest_ms), "{longest_ms} ms");
-        let silence = result.silence.unwrap();
-        assert_eq!(silence.ejections, 1);
-        let whole_after_s = silence.whole_after_s.unwrap();
-        assert!((1.0..20.0).contains(&whole_after_s), "{whole_after_s} s");
-        setting.settings = "exposure = { silence = \"wait\" }".to_owned();
-        let result = run(&setting, |_| {}).unwrap();
-        assert!(result.writes.max_ms > 14_000.0, "{}", result.writes.max_ms);
-        assert_eq!(result.silence.unwrap().ejections, 0);
-    }
-
-    /// The disk is silent while its segments are cleaned. What the rebuild writes then needs
-    /// cleaning as well, and content that the disk lacks must not be read from it block by block to
-    /// be moved: in an earlier version, seconds passed with no more than 250 of 5,000 writes.
-    #[test]
-    fn a_logged_disk_returns_while_it_is_cleaned() {
-        let mut setting = setting(Target::Mirror);
-        for device in &mut setting.devices {
-            device.bytes = 512 << 20;
-        }
-        // The sides lie at the outer edge of a disk of usual size, whose seeks are short there.
-        setting.devices[1].overrides = "disk_bytes = 250000000000".to_owned();
-        setting.log_bytes = Some(32 << 20);
-        setting.span_bytes = 160 << 20;
-        setting.settings = "layout = \"log\"".to_owned();
-        setting.load.writes_per_s = Some(5_000);
-        setting.load.flush_every = None;
-        setting.load.seconds = 40;
-        setting.silent = Some(SilentTime {
-            from_s: 10,
-            seconds: 3,
-        });
-        let result = run(&setting, |_| {}).unwrap();
-        let gap_ms = result.longest_gap_ms;
-        assert!((900.0..=1_250.0).contains(&gap_ms), "{gap_ms} ms");
-        let silence = result.silence.unwrap();
-        assert_eq!(silence.ejections, 1);
-        let whole_after_s = silence.whole_after_s.expect("it is rebuilt");
-        assert!(whole_after_s < 20.0, "{whole_after_s} s");
-        let done = result.seconds[14..].iter().map(|second| second.done);
-        let least = done.min().unwrap();
-        assert!(least > 1_500, "{least} writes in a second");
-    }
-
-    #[test]
-    fn what_does_not_fit_is_refused() {
-        let refused = |change: fn(&mut Setting)| {
-            let mut setting = setting(Target::Mirror);
-            change(&mut setting);
-            run(&setting, |_| {}).unwrap_err().to_string()
-        };
-        for (change, word) in [
-            (
-                (|s| s.span_bytes = 2 << 30) as fn(&mut Setting),
-                "the volume has",
-            ),
-            (|s| s.span_bytes = 0, "a write has 4096"),
-            (|s| s.load.write_bytes = 1000, "multiple of 4096"),
-            (
-                |s| s.load.write_bytes = 64 << 20,
-                "the device takes at most",
-            ),
-            (|s| s.span_bytes += 1, "multiple of 4096"),
-            (|s| s.load.seconds = 0, "at least one second"),
-            (|s| s.load.flush_every = Some(0), "at least one second"),
-            (|s| s.devices[0].profile = "none".to_owned(), "hdd-7200"),
-            (|s| s.settings = "no".to_owned(), "settings"),
-        ] {
-            let why = refused(change);
-            assert!(why.contains(word), "{why}");
-        }
-    }
-}
+mod tests;
