@@ -22,6 +22,8 @@ use super::side::{Side, add};
 use super::volume::Volume;
 use crate::error::IoError;
 
+/// Age of an operation of a side that is stuck from which on clients wait for the others.
+const FROZEN_AFTER: Duration = Duration::from_millis(20);
 /// Interval at which a side that does not answer is checked again when it cannot be ejected or is
 /// already absent.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
@@ -91,6 +93,26 @@ impl Shared {
         side.work.set_stuck(true);
         side.policy.borrow_mut().overdue(self.rt.now().as_ns());
         self.escalate_elsewhere(index);
+        let shared = Rc::clone(self);
+        self.tasks.spawn(async move {
+            shared.rt.sleep(FROZEN_AFTER).await;
+            for side in shared.sides.iter().filter(|side| side.index != index) {
+                if let Some(store) = side.store().filter(|_| shared.is_awaited(side.index)) {
+                    store.log_goes_on();
+                }
+            }
+        });
+    }
+
+    /// Returns true while clients wait for a side because another side does not answer.
+    pub(super) fn is_awaited(&self, index: usize) -> bool {
+        let is_frozen = |side: &Side| {
+            let oldest = side.work.oldest();
+            let age = oldest.map(|(_, started)| self.rt.now().since(started.at));
+            side.work.is_stuck() && age.is_some_and(|age| age >= FROZEN_AFTER)
+        };
+        let mut others = self.sides.iter().filter(|side| side.index != index);
+        others.any(|side| side.is_active() && is_frozen(side))
     }
 
     fn silent(self: &Rc<Self>, index: usize) {

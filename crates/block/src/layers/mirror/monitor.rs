@@ -65,6 +65,11 @@ impl Shared {
             let shared = weak.upgrade()?;
             shared.sides[index].why_outdated(range)
         }));
+        let weak = Rc::downgrade(self);
+        store.set_is_awaited(Rc::new(move || {
+            let shared = weak.upgrade();
+            shared.is_some_and(|shared| shared.is_awaited(index))
+        }));
         store.monitor(
             volume.epoch(),
             Rc::new(move |limit| given_below(limit).unwrap_or(0)),

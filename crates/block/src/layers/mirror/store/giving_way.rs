@@ -4,6 +4,9 @@
 //! last one, and so leaves every request elsewhere waiting for hundreds of milliseconds. A commit
 //! has several such requests in a row, and the log of every side waits for the commit in the end.
 //!
+//! While another side does not answer, clients wait for this log only. It gives way to nothing
+//! then, since a commit can wait for as long as such a freeze lasts.
+//!
 //! What the log gives way to must never wait for the log.
 
 use std::rc::Rc;
@@ -25,7 +28,30 @@ impl Drop for GivesWay {
     }
 }
 
+impl Log {
+    /// Returns true while the log begins no entry.
+    pub(super) fn pauses(&self) -> bool {
+        let is_awaited = || {
+            let is_awaited = Rc::clone(&self.is_awaited.borrow());
+            is_awaited()
+        };
+        self.gives_way.get() > 0 && !is_awaited()
+    }
+}
+
 impl Store {
+    /// Registers the function that returns true while clients wait for this side because another
+    /// side does not answer.
+    pub(in super::super) fn set_is_awaited(&self, is_awaited: Rc<dyn Fn() -> bool>) {
+        *self.log.is_awaited.borrow_mut() = is_awaited;
+    }
+
+    /// Makes the log begin its next entry, if it may. To be called when clients begin to wait for
+    /// this side.
+    pub(in super::super) fn log_goes_on(&self) {
+        self.log.take_up();
+    }
+
     /// Makes the log give way on a rotational device, until the returned guard is dropped. It
     /// writes its next entries then, before it can be made to give way again.
     pub(super) fn log_gives_way(&self) -> Option<GivesWay> {

@@ -114,6 +114,9 @@ pub(super) struct Log {
     waits_for_space: Cell<bool>,
     /// Number of tasks for which the log pauses.
     pub(super) gives_way: Cell<u32>,
+    /// Function that returns true while clients wait for this log because another side does not
+    /// answer. The log does not pause then.
+    pub(super) is_awaited: RefCell<Rc<dyn Fn() -> bool>>,
     /// Whether a new incarnation could not begin for lack of space.
     pub(super) cramped: Cell<bool>,
     pub(super) changed: Event,
@@ -178,6 +181,7 @@ impl Log {
             formed: Cell::new((highest, complete)),
             waits_for_space: Cell::new(false),
             gives_way: Cell::new(0),
+            is_awaited: RefCell::new(Rc::new(|| false)),
             cramped: Cell::new(false),
             changed: Event::new(),
             tasks: TaskGroup::new(rt),
@@ -398,7 +402,7 @@ impl Log {
     pub(super) fn pump(self: &Rc<Self>) {
         while !self.broken.get()
             && self.halted.get().is_none()
-            && self.gives_way.get() == 0
+            && !self.pauses()
             && self.flying.borrow().len() < ENTRIES_IN_FLIGHT_MAX
             && self.has_waiting()
         {

@@ -124,6 +124,29 @@ async fn get(store: &Store, blocks: Range<u64>) -> Result<Vec<u8>, IoError> {
         .collect())
 }
 
+/// The log of a disk gives way to a commit, but not while clients wait for this side only.
+#[test]
+fn a_log_that_is_awaited_gives_way_to_nothing() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (store, next) = opened(&rt, &device).await;
+        let is_awaited = Rc::new(Cell::new(false));
+        let of_store = Rc::clone(&is_awaited);
+        store.set_is_awaited(Rc::new(move || of_store.get()));
+        store.log.gives_way.set(1);
+        let mut first = std::pin::pin!(put(&rt, &store, &next, 0, &[1]));
+        let waited = rt.timeout(Duration::from_secs(60), &mut first).await;
+        assert!(waited.is_err(), "it gives way");
+        is_awaited.set(true);
+        store.log_goes_on();
+        first.await;
+        put(&rt, &store, &next, 1, &[2]).await;
+        assert_eq!(get(&store, 0..2).await, Ok(vec![1, 2]));
+        store.stop().await;
+    });
+}
+
 #[test]
 fn what_was_stored_is_found_again() {
     let rt = rt();
