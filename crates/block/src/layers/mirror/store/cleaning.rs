@@ -10,13 +10,12 @@ use bimetal_rt::{Instant, Payload};
 
 use super::Store;
 use super::checksums::{self, Expected};
+use super::destage::RETRY_AFTER;
 use super::segments::{Batch, Live, Segments};
 use crate::BLOCK_BYTES;
 use crate::device::Device;
 use crate::error::IoError;
 
-/// Delay of the cleaner after an error.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Number of blocks that are moved together at least, so that a disk seeks rarely.
 const PIECE_BLOCKS_MIN: u64 = 512;
 /// Number of blocks of a piece with which a source is tried.

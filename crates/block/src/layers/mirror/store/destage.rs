@@ -37,8 +37,8 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Number of consecutive failed attempts to free space in a full log after which the log drops
 /// changes that a lagging member lacks.
 const FAILED_PROBES_MAX: u32 = 3;
-/// Delay of the destager after an error.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Delay of a background task after an error of the device.
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Timeout of a read of content from another side.
 const PEER_PATIENCE: Duration = Duration::from_millis(20);
 /// Number of home writes between two waits for the rebuild.

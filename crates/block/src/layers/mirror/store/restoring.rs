@@ -8,10 +8,10 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::time::Duration;
 
 use super::Store;
 use super::checksums::{Checksums, Expected};
+use super::destage::RETRY_AFTER;
 use super::segments::{Found, Segments, take_some};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
@@ -20,8 +20,6 @@ use crate::range_set::RangeSet;
 /// Number of lost blocks that one search through the segments looks for, so that the candidates fit
 /// into memory: 16 GiB of the volume.
 const SEARCHED_BLOCKS: u64 = 4 << 20;
-/// Delay after an error of the device.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Store {
     /// Returns true when this opening has found damaged pages of the map, so that places of blocks

@@ -111,10 +111,7 @@ impl Segments {
     /// Errors of the device that do not concern single blocks. The pages that were read are
     /// counted.
     pub(in super::super) async fn count_map(&self, told: &dyn Fn(u64, u64)) -> Result<(), IoError> {
-        let pages = 0..self.places.borrow().pages();
-        let counted = self.count_pages(pages, IN_FLIGHT_MAX, told).await;
-        self.note_counted();
-        counted
+        self.count_all(IN_FLIGHT_MAX, told).await
     }
 
     /// Counts as [`count_map`](Self::count_map) does, but leaves the device to other requests most
@@ -123,9 +120,16 @@ impl Segments {
     /// # Errors
     /// As for [`count_map`](Self::count_map).
     pub(in super::super) async fn count_map_beside_others(&self) -> Result<(), IoError> {
+        self.count_all(IN_FLIGHT_BESIDE_OTHERS, &|_, _| ()).await
+    }
+
+    async fn count_all(
+        &self,
+        in_flight_max: usize,
+        told: &dyn Fn(u64, u64),
+    ) -> Result<(), IoError> {
         let pages = 0..self.places.borrow().pages();
-        let counted = self.count_pages(pages, IN_FLIGHT_BESIDE_OTHERS, &|_, _| ());
-        let counted = counted.await;
+        let counted = self.count_pages(pages, in_flight_max, told).await;
         self.note_counted();
         counted
     }
@@ -136,7 +140,7 @@ impl Segments {
     }
 
     fn note_counted(&self) {
-        if !self.is_counted.get() && self.places.borrow().are_all_counted() {
+        if !self.is_counted.get() && self.places.borrow().uncounted() == 0 {
             self.is_counted.set(true);
             self.tell_pace();
             // The cleaner can begin.
@@ -151,7 +155,7 @@ impl Segments {
         in_flight_max: usize,
         told: &dyn Fn(u64, u64),
     ) -> Result<(), IoError> {
-        let all = Cell::new(None);
+        let mut all_pages = 0;
         loop {
             let uncounted: Vec<u64> = {
                 let places = self.places.borrow();
@@ -160,14 +164,14 @@ impl Segments {
             if uncounted.is_empty() {
                 return Ok(());
             }
-            let all_pages = all.get().unwrap_or(uncounted.len());
-            all.set(Some(all_pages));
+            // Pages that could not be read are read again.
+            all_pages = all_pages.max(uncounted.len());
             let left = Cell::new(uncounted.len());
             let take = |page, at, read| {
                 self.take_page(page, at, read);
                 self.places.borrow_mut().trim();
                 left.set(left.get() - 1);
-                let done = all_pages.saturating_sub(left.get()) as u64;
+                let done = (all_pages - left.get()) as u64;
                 told(done * BLOCK_BYTES, all_pages as u64 * BLOCK_BYTES);
             };
             let placed = self.placed(uncounted);

@@ -416,17 +416,21 @@ impl Segments {
     /// Returns the segments that the next commit frees, if it is preceded by writing all pages of
     /// the map that have changed by now.
     pub(super) fn dead(&self) -> Vec<u32> {
-        match self.is_counted() || is_planted(Bug::FreesUncounted) {
+        match self.knows_dead() {
             true => self.usage.borrow().dead(),
             false => Vec::new(),
         }
     }
 
     fn dead_count(&self) -> usize {
-        match self.is_counted() || is_planted(Bug::FreesUncounted) {
+        match self.knows_dead() {
             true => self.usage.borrow().dead_count(),
             false => 0,
         }
+    }
+
+    fn knows_dead(&self) -> bool {
+        self.is_counted() || is_planted(Bug::FreesUncounted)
     }
 
     /// Returns true when the log waits for segments that the next commit frees.
@@ -680,9 +684,8 @@ impl Segments {
         show("segments_free", gauge(usage.free_count()));
         show("segments_retired", gauge(retired.count()));
         show("map_cached_pages", gauge(self.places.borrow().resident()));
-        let places = self.places.borrow();
-        let uncounted = places.uncounted_in(0..places.pages());
-        show("map_uncounted_pages", gauge(uncounted.count()));
+        let uncounted = self.places.borrow().uncounted();
+        show("map_uncounted_pages", gauge(uncounted));
         let live: u64 = usage.all().map(|(_, s)| u64::from(s.live)).sum();
         show("live_bytes", Statistic::Gauge((live * BLOCK_BYTES) as f64));
         for (name, count) in [
