@@ -100,6 +100,14 @@ impl Yield {
         self.gained_blocks as f64 / self.moved_blocks.max(1) as f64
     }
 
+    /// Returns what the cleaning of these segments and of others costs and gains together.
+    pub fn plus(self, others: Yield) -> Yield {
+        Yield {
+            moved_blocks: self.moved_blocks + others.moved_blocks,
+            gained_blocks: self.gained_blocks + others.gained_blocks,
+        }
+    }
+
     /// Returns true if cleaning gains no space, because there is no victim.
     pub fn is_nothing(&self) -> bool {
         self.gained_blocks == 0
@@ -147,15 +155,9 @@ pub fn expected_yield(
     now_blocks: u64,
     count: usize,
 ) -> Yield {
-    let add = |sum: Yield, victim: &Candidate| {
-        let of = victim.cleaning_yield();
-        Yield {
-            moved_blocks: sum.moved_blocks + of.moved_blocks,
-            gained_blocks: sum.gained_blocks + of.gained_blocks,
-        }
-    };
     let victims = next_victims(candidates, now_blocks, count);
-    victims.iter().fold(Yield::default(), add)
+    let yields = victims.iter().map(Candidate::cleaning_yield);
+    yields.fold(Yield::default(), Yield::plus)
 }
 
 #[cfg(test)]

@@ -131,6 +131,7 @@ impl Store {
                 break;
             }
             moved?;
+            segments.release_emptied(&mut batch);
             // The log may append more.
             self.log.pump();
         }
@@ -157,6 +158,7 @@ impl Store {
             }
             let piece = batch.take(PIECE_BLOCKS_MIN);
             self.without_outdated(segments, piece).await?;
+            segments.release_emptied(batch);
         }
         Ok(())
     }

@@ -13,9 +13,9 @@ use crate::layers::mirror::superblock::{Asked, SideKind};
 use crate::media::memory::MemoryDevice;
 use crate::request::{Flags, Op, Origin};
 
+mod cleaning;
 mod full;
 mod late;
-mod outdated;
 mod salvage;
 mod small_map;
 mod straight;

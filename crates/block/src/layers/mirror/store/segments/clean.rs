@@ -4,7 +4,7 @@
 //! A block that changes while it is moved keeps its newer place: the map is changed only if it
 //! still names the old one. Until the next commit the old place counts, and it stays as it is.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use bimetal_policy::cleaning::victims::{Candidate, Yield, expected_yield, next_victims};
@@ -66,6 +66,10 @@ pub(in super::super) struct Batch<'s> {
     /// Whether content was appended again.
     has_moved: bool,
     segments: usize,
+    /// Blocks that cleaning gains in each segment that is not emptied yet.
+    gains: BTreeMap<u32, u64>,
+    /// Blocks that cleaning has gained in the segments that are emptied.
+    emptied_blocks: u64,
     /// Keeps the segments from being filled anew while their blocks are read.
     pins: Pins<'s>,
 }
@@ -98,10 +102,31 @@ impl Batch<'_> {
         self.live.drain(..count).collect()
     }
 
-    /// Returns the blocks of space that the moved blocks have paid for.
+    /// Returns the blocks of space that the moved blocks have paid for in the segments that are not
+    /// emptied yet.
     fn paid_blocks(&self) -> u64 {
         let gained = self.cost.gained_blocks * self.moved_blocks;
-        gained / self.cost.moved_blocks.max(1)
+        let paid = gained / self.cost.moved_blocks.max(1);
+        paid.saturating_sub(self.emptied_blocks)
+    }
+
+    /// Returns true when blocks of a segment may be left that were not taken.
+    fn has_left(&self, segment: u32) -> bool {
+        let usage = self.pins.of.usage.borrow();
+        // The blocks that are not taken are in the order of the segments.
+        let next = self.live.front().map(|live| usage.segment_of(live.at));
+        next.is_some_and(|next| next <= segment) || self.unread.contains(&segment)
+    }
+
+    /// Removes and returns the segments of which every block was taken.
+    fn take_emptied(&mut self) -> Vec<u32> {
+        let segments: Vec<u32> = self.gains.keys().copied().collect();
+        let is_emptied = |segment: &u32| !self.has_left(*segment);
+        let emptied: Vec<u32> = segments.into_iter().filter(is_emptied).collect();
+        for segment in &emptied {
+            self.emptied_blocks += self.gains.remove(segment).unwrap_or(0);
+        }
+        emptied
     }
 }
 
@@ -154,14 +179,20 @@ impl Segments {
     /// their content; `None` when no segment can be cleaned now. If content may be given up, some
     /// are chosen even where there is no room.
     pub(in super::super) fn begin_batch(&self, gives_up: bool) -> Option<Batch<'_>> {
-        let (victims, cost, pins) = self.choose_victims(gives_up)?;
+        let (victims, pins) = self.choose_victims(gives_up)?;
+        let of_victims = victims.iter().map(Candidate::cleaning_yield);
         Some(Batch {
             segments: victims.len(),
-            unread: victims.into(),
+            unread: victims.iter().map(|victim| victim.id).collect(),
             live: VecDeque::new(),
             moved_blocks: 0,
             has_moved: false,
-            cost,
+            cost: of_victims.fold(Yield::default(), Yield::plus),
+            gains: victims
+                .iter()
+                .map(|victim| (victim.id, victim.cleaning_yield().gained_blocks))
+                .collect(),
+            emptied_blocks: 0,
             pins,
         })
     }
@@ -188,7 +219,7 @@ impl Segments {
         Ok(of_checksums.iter().map(|live| live.block).collect())
     }
 
-    fn choose_victims(&self, gives_up: bool) -> Option<(Vec<u32>, Yield, Pins<'_>)> {
+    fn choose_victims(&self, gives_up: bool) -> Option<(Vec<Candidate>, Pins<'_>)> {
         let mut usage = self.usage.borrow_mut();
         let sealed = usage.all().filter_map(|(n, s)| self.candidate(n, &s));
         let next = next_victims(sealed, usage.appended_blocks, VICTIMS_MAX);
@@ -199,22 +230,20 @@ impl Segments {
             true => batch_max,
             false => room.min(batch_max),
         };
-        let (mut victims, mut cost) = (Vec::new(), Yield::default());
+        let (mut victims, mut moved_blocks) = (Vec::new(), 0);
         for victim in next {
-            let of = victim.cleaning_yield();
-            if cost.moved_blocks + of.moved_blocks > blocks_max {
+            moved_blocks += u64::from(victim.live_blocks);
+            if moved_blocks > blocks_max {
                 break;
             }
-            cost.moved_blocks += of.moved_blocks;
-            cost.gained_blocks += of.gained_blocks;
-            victims.push(victim.id);
+            victims.push(victim);
         }
         if victims.is_empty() {
             return None;
         }
-        victims.iter().for_each(|segment| usage.pin(*segment));
-        let segments = victims.clone();
-        Some((victims, cost, Pins { of: self, segments }))
+        let segments: Vec<u32> = victims.iter().map(|victim| victim.id).collect();
+        segments.iter().for_each(|segment| usage.pin(*segment));
+        Some((victims, Pins { of: self, segments }))
     }
 
     /// Returns the offset in the volume of a live block.
@@ -393,6 +422,16 @@ impl Segments {
         // Copies of a rebuild may append more.
         self.freed.notify();
         Ok(())
+    }
+
+    /// Lets the next commit free the segments of a batch of which every block was taken. All blocks
+    /// that were taken must have been moved, or given up.
+    pub(in super::super) fn release_emptied(&self, batch: &mut Batch<'_>) {
+        let emptied = batch.take_emptied();
+        batch.pins.unpin(&emptied);
+        let usage = self.usage.borrow();
+        let dead = emptied.iter().filter(|segment| usage.is_dead(**segment));
+        self.pace.note_emptied(dead.count(), batch.paid_blocks());
     }
 
     /// Records that a batch is over. The next commit frees its segments.

@@ -148,6 +148,15 @@ struct Pins<'s> {
     segments: Vec<u32>,
 }
 
+impl Pins<'_> {
+    /// Unpins some of the segments before the others.
+    fn unpin(&mut self, some: &[u32]) {
+        let mut usage = self.of.usage.borrow_mut();
+        some.iter().for_each(|segment| usage.unpin(*segment));
+        self.segments.retain(|segment| !some.contains(segment));
+    }
+}
+
 impl Drop for Pins<'_> {
     fn drop(&mut self) {
         let mut usage = self.of.usage.borrow_mut();

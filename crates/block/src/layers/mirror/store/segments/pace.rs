@@ -201,6 +201,14 @@ impl Pace {
         admission.note_moved(blocks, &self.level(), victims, &self.next.get());
     }
 
+    /// Records that cleaning has emptied segments before others of the same batch: `dead` segments
+    /// are dead now, and `paid_blocks` blocks of space are paid for in the others.
+    pub(super) fn note_emptied(&self, dead: usize, paid_blocks: u64) {
+        self.dead_segments
+            .set(self.dead_segments.get() + dead as u64);
+        self.paid_blocks.set(paid_blocks);
+    }
+
     /// Records that cleaning empties no segment any more.
     pub(super) fn end_batch(&self) {
         self.paid_blocks.set(0);

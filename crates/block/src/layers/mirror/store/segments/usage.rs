@@ -199,6 +199,11 @@ impl Usage {
         self.segments[segment as usize].live
     }
 
+    /// Returns true when a segment has no live block and nothing uses it.
+    pub(super) fn is_dead(&self, segment: u32) -> bool {
+        self.segments[segment as usize].is_dead()
+    }
+
     /// Returns the number of segments.
     pub(super) fn count(&self) -> usize {
         self.segments.len()

@@ -1,14 +1,14 @@
-//! Tests of content that cleaning leaves where it is.
+//! Tests of cleaning: which content it leaves where it is, and which segments a commit frees.
 
 use super::*;
-use crate::layers::mirror::store::segments::Live;
+use crate::layers::mirror::store::segments::{Live, Segments};
 
 /// Number of blocks that are written.
 const BLOCKS: u64 = 512;
 
-/// Runs a test on a logged side with written blocks, of which none is in the log any more. The test
-/// is given the store and the numbers of the blocks that cleaning would move now.
-fn cleaned(test: impl AsyncFnOnce(&Rc<Store>, Vec<Live>)) {
+/// Runs a test on a logged side with `blocks` written blocks, half of which were written again.
+/// None is in the log any more.
+fn written(blocks: u64, test: impl AsyncFnOnce(&Rc<Store>, &Segments)) {
     let rt = rt();
     let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(&rt, 64 << 20));
     rt.block_on(async {
@@ -16,7 +16,7 @@ fn cleaned(test: impl AsyncFnOnce(&Rc<Store>, Vec<Live>)) {
         let (store, next) = opened_on(&rt, &on).await;
         // The second round leaves dead blocks behind, without which there is nothing to clean.
         for round in 0..2 {
-            for block in (0..BLOCKS).step_by(32) {
+            for block in (0..blocks).step_by(32) {
                 let bytes: Vec<u8> = (0..32 >> round).map(|at| byte_of(block + at)).collect();
                 put(&rt, &store, &next, block, &bytes).await;
             }
@@ -24,18 +24,59 @@ fn cleaned(test: impl AsyncFnOnce(&Rc<Store>, Vec<Live>)) {
         store.flush(next.get()).await.expect("it is durable");
         assert_eq!(store.empty().await, Ok(true));
         let segments = Rc::clone(store.segments.as_ref().expect("it is logged"));
-        let mut batch = segments
-            .begin_batch(false)
-            .expect("there is something to clean");
+        test(&store, &segments).await;
+        store.stop().await;
+    });
+}
+
+/// Runs a test on a logged side with written blocks. The test is given the store and the blocks
+/// that cleaning would move now.
+fn cleaned(test: impl AsyncFnOnce(&Rc<Store>, Vec<Live>)) {
+    written(BLOCKS, async |store, segments| {
+        let batch = segments.begin_batch(false);
+        let mut batch = batch.expect("there is something to clean");
         let mut live = Vec::new();
         while !batch.is_over() {
             segments.read_next_victims(&mut batch).await.expect("read");
             live.extend(batch.take(u64::MAX));
         }
         assert!(live.len() > 64, "{} blocks", live.len());
-        test(&store, live).await;
-        drop(batch);
-        store.stop().await;
+        test(store, live).await;
+    });
+}
+
+/// A batch has many segments, and a slow device needs seconds to empty them. The log may wait for
+/// space until then.
+#[test]
+fn a_commit_frees_what_is_emptied_before_the_batch_is_over() {
+    written(1024, async |store, segments| {
+        let batch = segments.begin_batch(false);
+        let mut batch = batch.expect("there is something to clean");
+        let (mut emptied, mut moved) = (0, Vec::new());
+        while !batch.is_over() {
+            if batch.wants_more() {
+                segments.read_next_victims(&mut batch).await.expect("read");
+                continue;
+            }
+            let piece = batch.take(64);
+            moved.extend(piece.iter().map(|live| segments.volume_offset(live)));
+            let content = segments.read_own(&piece).await.expect("it reads");
+            let done = segments.move_content(&mut batch, 64, content).await;
+            done.expect("there is room");
+            let dead = segments.dead().len();
+            segments.release_emptied(&mut batch);
+            if !batch.is_over() {
+                emptied += segments.dead().len() - dead;
+            }
+            store.write_pages().await.expect("it commits");
+            assert!(!segments.has_dead(), "a commit frees what is emptied");
+        }
+        segments.end_batch(batch);
+        assert!(emptied > 0, "no segment was dead before the end");
+        for offset in moved {
+            let block = offset / BLOCK_BYTES;
+            assert_eq!(get(store, block..block + 1).await, Ok(vec![byte_of(block)]));
+        }
     });
 }
 
