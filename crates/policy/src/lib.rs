@@ -6,6 +6,7 @@
 //! since any fixed start.
 
 pub mod cleaning;
+pub mod exposure;
 pub mod hedge;
 pub mod hetero;
 pub mod latency;

@@ -5,21 +5,24 @@
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
+use std::time::Duration;
 
+use bimetal_policy::exposure::{ExposureBounds, ExposurePace, Sides};
+use bimetal_rt::Instant;
 use bimetal_rt::sync::WaitQueue;
 
 use crate::range_set::RangeSet;
-
-/// Maximum of the bytes by which writes may exceed the pace of the sides.
-const SPARE_BYTES_MAX: u64 = 256 << 10;
 
 /// The exposed ranges; see the module.
 pub(super) struct Exposure {
     ranges: RefCell<RangeSet>,
     bytes_peak: Cell<u64>,
-    /// Bytes by which writes may exceed the pace of the sides: half of what the sides have stored
-    /// lately.
-    spare_bytes: Cell<u64>,
+    /// The pace at which writes are acknowledged early.
+    pace: RefCell<ExposurePace>,
+    /// Whether the first of the waiting writes waits for more than its credit: a bound forbids it.
+    is_bounded: Cell<bool>,
+    /// Whether a task wakes the writes that wait for credit.
+    pub(super) is_paced: Cell<bool>,
     /// Bound in bytes that the logs put on the exposure (the acknowledged bytes that not all
     /// healthy sides hold). The log of a side must be able to hold all content that the side lacks.
     bytes_max_by_logs: Cell<u64>,
@@ -28,45 +31,74 @@ pub(super) struct Exposure {
 }
 
 impl Exposure {
-    /// Creates an empty exposure.
-    pub(super) fn none() -> Exposure {
+    /// Creates an empty exposure at the time `now`.
+    pub(super) fn none(now: Instant) -> Exposure {
+        let bounds = ExposureBounds {
+            bytes_max: u64::MAX,
+            age_ns_max: u64::MAX,
+        };
         Exposure {
             ranges: RefCell::new(RangeSet::new()),
             bytes_peak: Cell::new(0),
-            spare_bytes: Cell::new(0),
+            pace: RefCell::new(ExposurePace::new(now.as_ns(), bounds)),
+            is_bounded: Cell::new(false),
+            is_paced: Cell::new(false),
             bytes_max_by_logs: Cell::new(u64::MAX),
             backpressured_writes: WaitQueue::new(),
         }
     }
 
-    /// Adds a range of a write that is acknowledged before all healthy sides hold it.
+    /// Adds a range of a write that is acknowledged at the time `now`, before all healthy sides
+    /// hold it.
     ///
     /// # Panics
     /// When the exposure then exceeds `bytes_max` bytes.
-    pub(super) fn add(&self, range: Range<u64>, bytes_max: u64) {
+    pub(super) fn add(&self, now: Instant, range: Range<u64>, bytes_max: u64) {
         self.ranges.borrow_mut().insert(range);
         let bytes = self.bytes();
         self.bytes_peak.set(self.bytes_peak.get().max(bytes));
         assert!(bytes <= bytes_max, "exposure keeps to its bound");
+        self.pace.borrow_mut().note_exposed(now.as_ns(), bytes);
     }
 
-    /// Removes a range that all healthy sides now hold.
-    pub(super) fn remove(&self, range: Range<u64>) {
-        let removed = self.ranges.borrow_mut().remove(range);
-        let spare = self.spare_bytes.get() + removed / 2;
-        self.spare_bytes.set(spare.min(SPARE_BYTES_MAX));
+    /// Removes a range that all healthy sides hold at the time `now`.
+    pub(super) fn remove(&self, now: Instant, range: Range<u64>) {
+        self.ranges.borrow_mut().remove(range);
+        let bytes = self.bytes();
+        self.pace.borrow_mut().note_stored(now.as_ns(), bytes);
     }
 
-    /// Takes `len` bytes of what writes may exceed the pace of the sides by. Returns false if there
-    /// is less.
-    ///
-    /// When the sides become slower, more is exposed than their pace allows for. If no write could
-    /// be acknowledged until that much is stored, clients would stand still; so half of what is
-    /// stored is given to them.
-    pub(super) fn take_spare(&self, len: u64) -> bool {
-        let left = self.spare_bytes.get().checked_sub(len);
-        self.spare_bytes.set(left.unwrap_or(self.spare_bytes.get()));
-        left.is_some()
+    /// Returns true when the pace allows a write of `len` bytes to be acknowledged at the time
+    /// `now`.
+    pub(super) fn is_within_pace(
+        &self,
+        now: Instant,
+        len: u64,
+        bounds: ExposureBounds,
+        sides: Sides,
+    ) -> bool {
+        let mut pace = self.pace.borrow_mut();
+        pace.set_bounds(bounds);
+        pace.takes(now.as_ns(), len, sides)
+    }
+
+    /// Returns the time after which a write may be within the pace although the sides store nothing
+    /// until then; `None` when they must.
+    pub(super) fn paced_in(&self, now: Instant) -> Option<Duration> {
+        let ns = self.pace.borrow().credit_in_ns(now.as_ns());
+        ns.map(Duration::from_nanos)
+    }
+
+    /// Sets whether the first of the waiting writes waits because of a bound, and not only because
+    /// of the pace.
+    pub(super) fn set_bounded(&self, is_bounded: bool) {
+        self.is_bounded.set(is_bounded);
+    }
+
+    /// Returns true when writes wait and are nearly standing still at the time `now`.
+    pub(super) fn is_nearly_full(&self, now: Instant) -> bool {
+        let waits = !self.backpressured_writes.is_empty();
+        waits && (self.is_bounded.get() || self.pace.borrow().is_nearly_full(now.as_ns()))
     }
 
     /// Returns the number of separate exposed ranges.

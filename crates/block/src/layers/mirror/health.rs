@@ -159,22 +159,24 @@ impl Shared {
     /// change while the volume is in use.
     pub(super) fn patience_with(&self, side: &Side) -> Option<Patience> {
         let patience = side.patience.get()?;
-        let all_logged = || {
-            let volume = self.membership.superblocks.as_ref();
-            volume.is_some_and(Volume::all_logged)
-        };
-        let may_end = self.config.exposure.silence != Silence::BySides || all_logged();
+        let may_end = self.config.exposure.silence != Silence::BySides || self.all_logged();
         may_end.then_some(patience)
     }
 
-    /// Returns true when changes of clients wait because of a side: they wait for room in the
-    /// exposure while the side lacks a change, or until the side, which is being rebuilt, has room
-    /// for them.
+    /// Returns true when all sides are logged.
+    pub(super) fn all_logged(&self) -> bool {
+        let volume = self.membership.superblocks.as_ref();
+        volume.is_some_and(Volume::all_logged)
+    }
+
+    /// Returns true when changes of clients wait because of a side: the exposure has little room
+    /// for them while the side lacks a change, or they wait until the side, which is being rebuilt,
+    /// has room for them.
     fn is_waited_for(&self, side: &Side) -> bool {
         if !side.is_counted_on() {
             return side.is_active() && !self.repair.following.is_empty();
         }
-        let writes_wait = !self.exposure.backpressured_writes.is_empty();
+        let writes_wait = self.exposure.is_nearly_full(self.rt.now());
         let lacks_some = || side.queue.borrow().oldest_seq().is_some();
         writes_wait && self.membership.is_marked() && lacks_some()
     }

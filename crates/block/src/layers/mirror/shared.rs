@@ -111,7 +111,7 @@ impl Shared {
             sides: Sides::new(parts.sides),
             geometry: GrowingGeometry::new(parts.geometry),
             admission: Admission::new(parts.next_number, config.serial),
-            exposure: Exposure::none(),
+            exposure: Exposure::none(rt.now()),
             flushes: Flushes::default(),
             membership: Membership::of(parts.superblocks),
             preference: Preference::of(preferred, hedges),

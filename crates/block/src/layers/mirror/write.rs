@@ -6,7 +6,9 @@
 use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
+use bimetal_policy::exposure::{ExposureBounds, Sides};
 use bimetal_policy::hetero::{AckRule, BackInTime, Mode, Next, QueueView};
 use bimetal_rt::sync::Permit;
 use bimetal_rt::{Instant, Payload};
@@ -30,6 +32,12 @@ const BATCH_BYTES_MAX: u64 = 1 << 20;
 /// delay is this value, doubled once for each consecutive error. From [`ERRORS_IN_A_ROW_MAX`]
 /// errors on, the delay stays the same.
 const RETRY_NS_MIN: u64 = 50_000_000;
+/// Bounds of the time between two looks of the task that wakes writes which wait for the pace. The
+/// writes that are acknowledged together are followed by others that share an entry of each log. If
+/// each of them had an entry, the headers would be as long as the content.
+const PACE_STEP_MIN: Duration = Duration::from_millis(5);
+/// See [`PACE_STEP_MIN`].
+const PACE_STEP_MAX: Duration = Duration::from_millis(20);
 /// Number of consecutive errors after which a side is considered absent.
 const ERRORS_IN_A_ROW_MAX: u32 = 5;
 
@@ -262,7 +270,8 @@ impl Shared {
         }
         add(&self.counts.acknowledged_early, 1);
         let bytes_max = self.rules.exposure_bytes_max;
-        self.exposure.add(ticket.range.clone(), bytes_max);
+        let now = self.rt.now();
+        self.exposure.add(now, ticket.range.clone(), bytes_max);
         durable
     }
 
@@ -273,19 +282,20 @@ impl Shared {
     ///
     /// If one of these sides still lacks the write, the caller must add the write to the exposure
     /// before its next await.
-    async fn until_it_may_be_acknowledged(&self, ticket: &Ticket) {
+    async fn until_it_may_be_acknowledged(self: &Rc<Self>, ticket: &Ticket) {
         let len = ticket.range.end - ticket.range.start;
         let on_all = || self.membership.is_marked() && self.all_healthy_have(ticket);
         let has_room = || {
             let (exposed, age_ns) = (self.exposure.bytes(), self.exposure_age_ns());
-            let rules = self.rules();
-            let may = rules.may_acknowledge_early(exposed, age_ns, len);
+            let may = self.rules().may_acknowledge_early(exposed, age_ns, len);
+            self.exposure.set_bounded(!may);
             self.membership.is_marked() && may && self.is_within_pace(exposed, len)
         };
         if on_all() || self.exposure.backpressured_writes.is_empty() && has_room() {
             return;
         }
         add(&self.counts.backpressured_writes, 1);
+        self.keep_pace();
         let room = self
             .exposure
             .backpressured_writes
@@ -297,20 +307,61 @@ impl Shared {
         select(pin!(room), select(pin!(stored), pin!(fewer))).await;
     }
 
-    /// Returns true when the sides are expected to store what is exposed, and a write of `len`
-    /// bytes besides, within a third of the maximum age of the exposure. Without this, all of the
-    /// exposure would be given away within moments, and when the logs of the sides have no room
-    /// left, storing it takes longer than its age is allowed to be: nothing more could be
-    /// acknowledged until nearly all of it is stored.
+    /// Returns true when [the pace](bimetal_policy::exposure) allows a write of `len` bytes to be
+    /// acknowledged early.
     fn is_within_pace(&self, exposed_bytes: u64, len: u64) -> bool {
-        let age_ns_max = self.rules.exposure_age_ns_max;
-        if exposed_bytes == 0 || age_ns_max == u64::MAX {
+        let rules = self.rules();
+        if exposed_bytes == 0 || rules.exposure_age_ns_max == u64::MAX {
             return true;
         }
-        let (bytes, ranges) = (exposed_bytes + len, self.exposure.count() + 1);
+        let sides = match self.all_logged() {
+            true => Sides::Logged,
+            false => Sides::WithHome {
+                in_time: self.is_in_time(exposed_bytes + len),
+            },
+        };
+        let bounds = ExposureBounds {
+            bytes_max: rules.exposure_bytes_max,
+            age_ns_max: rules.exposure_age_ns_max,
+        };
+        let now = self.rt.now();
+        self.exposure.is_within_pace(now, len, bounds, sides)
+    }
+
+    /// Returns true when the sides are expected to store `bytes` exposed bytes within a third of
+    /// the maximum age of the exposure. Without this, all of the exposure would be given away
+    /// within moments, and when the logs of the sides have no room left, storing it takes longer
+    /// than its age is allowed to be: nothing more could be acknowledged until nearly all of it is
+    /// stored.
+    fn is_in_time(&self, bytes: u64) -> bool {
+        let (ranges, time_ns) = (
+            self.exposure.count() + 1,
+            self.rules.exposure_age_ns_max / 3,
+        );
         let mut counted_on = self.sides.iter().filter(|side| side.is_counted_on());
-        let in_time = |store: Rc<Store>| store.stored_in_ns(bytes, ranges) <= age_ns_max / 3;
-        counted_on.all(|side| side.store().is_none_or(in_time)) || self.exposure.take_spare(len)
+        let in_time = |store: Rc<Store>| store.stored_in_ns(bytes, ranges) <= time_ns;
+        counted_on.all(|side| side.store().is_none_or(in_time))
+    }
+
+    /// Wakes the writes that wait for the pace when it may allow them, until none waits. On sides
+    /// with a home, only what they store allows more.
+    fn keep_pace(self: &Rc<Self>) {
+        if !self.all_logged() || self.exposure.is_paced.replace(true) {
+            return;
+        }
+        let shared = Rc::clone(self);
+        self.tasks.spawn(async move {
+            // The first write begins to wait after this task was spawned.
+            shared.rt.sleep(PACE_STEP_MIN).await;
+            let exposure = &shared.exposure;
+            while !exposure.backpressured_writes.is_empty() {
+                exposure.backpressured_writes.wake_first();
+                let paced_in = exposure.paced_in(shared.rt.now()).unwrap_or(PACE_STEP_MAX);
+                let step = paced_in.clamp(PACE_STEP_MIN, PACE_STEP_MAX);
+                shared.rt.sleep(step).await;
+            }
+            exposure.is_paced.set(false);
+        });
     }
 
     /// Returns true when no healthy or joining side has bytes of the write left to store.
@@ -329,7 +380,7 @@ impl Shared {
         let Some(limit_ns) = self.sides[0].policy.borrow().limit_after_first_ns(first_ns) else {
             return;
         };
-        let deadline = first_done + std::time::Duration::from_nanos(limit_ns);
+        let deadline = first_done + Duration::from_nanos(limit_ns);
         let (shared, ticket) = (Rc::clone(self), Rc::clone(ticket));
         match self.rules.ack {
             AckRule::WaitLimit => shared.watch_late(ticket, deadline).await,
@@ -577,7 +628,7 @@ impl Shared {
     }
 
     fn retry_later(self: &Rc<Self>, index: usize, delay_ns: u64) {
-        let at = self.rt.now() + std::time::Duration::from_nanos(delay_ns);
+        let at = self.rt.now() + Duration::from_nanos(delay_ns);
         self.sides[index].retry_at.set(at);
         let shared = Rc::clone(self);
         self.tasks.spawn(async move {
@@ -650,6 +701,7 @@ impl Shared {
         if self.exposure.is_clear(range) {
             return;
         }
+        let now = self.rt.now();
         let mut pending = RangeSet::new();
         for side in self.sides.iter().filter(|side| side.is_counted_on()) {
             for part in side.queue.borrow().pending_in(range) {
@@ -657,7 +709,7 @@ impl Shared {
             }
         }
         for held in pending.gaps(range) {
-            self.exposure.remove(held);
+            self.exposure.remove(now, held);
         }
     }
 
