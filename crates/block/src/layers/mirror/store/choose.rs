@@ -26,6 +26,9 @@ const CHUNK_LIVE_BYTES_MAX: u64 = 64 << 20;
 /// Number of bytes of the log of a logged side from which on it is folded beside other work. An
 /// opening reads what is not folded, and a disk needs a second for 100 to 200 MB.
 const UNFOLDED_BYTES: u64 = 128 << 20;
+/// The same while less space is free than cleaning aims for. Of what the log has newer records, the
+/// older content counts as live, and cleaning moves it in vain, until the records are folded.
+const UNFOLDED_SHORT_BYTES: u64 = 32 << 20;
 /// Number of records processed between two yields.
 const RECORDS_PER_SLICE: usize = 256;
 
@@ -123,8 +126,8 @@ impl Store {
         let (used, all) = (self.log.used_bytes(), self.log.usable_bytes());
         if self.log.is_full() {
             Fill::Full
-        } else if self.segments.is_some() {
-            Store::fill_of_segments(used, all)
+        } else if let Some(segments) = &self.segments {
+            Store::fill_of_segments(used, all, segments.is_below_target())
         } else if used >= all / 16 * 15 || self.log.has_many_runs() {
             Fill::High
         } else if used >= all / 8 * 7 {
@@ -135,9 +138,11 @@ impl Store {
     }
 
     /// Returns the fill level of the log of a logged side, which has `used` of `all` bytes. Folding
-    /// costs such a side no seeks, so it begins earlier.
-    fn fill_of_segments(used: u64, all: u64) -> Fill {
-        if used >= all / 4 * 3 {
+    /// costs such a side no seeks, so it begins earlier, and earlier still while the side is short
+    /// of space.
+    fn fill_of_segments(used: u64, all: u64, is_short: bool) -> Fill {
+        let is_owed = is_short && used >= (all / 2).min(UNFOLDED_SHORT_BYTES);
+        if used >= all / 4 * 3 || is_owed {
             Fill::High
         } else if used >= (all / 2).min(UNFOLDED_BYTES) {
             Fill::Much

@@ -79,8 +79,11 @@ impl Store {
     }
 
     /// Returns true when changes wait for room in the log, and a commit would lengthen the log or
-    /// free segments.
+    /// free segments, or when few segments are free and a commit would free some.
     fn a_commit_helps(&self, segments: &Segments) -> bool {
+        if segments.is_cramped() && segments.has_dead() {
+            return true;
+        }
         let is_at_end = || self.log.open_bytes().1 < self.log.area.window();
         let lengthens = || is_at_end() && segments.log_is_short(self.log.floor());
         self.log.waits_for_room() && (lengthens() || segments.log_waits_for_dead())

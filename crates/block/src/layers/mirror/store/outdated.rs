@@ -34,7 +34,8 @@ impl Store {
     /// replaces, those of which the log has newer records, and those that changes in the queue
     /// replace. The first ones are marked as lost, and so die at once. The others keep their
     /// segments from becoming free until the newer records are folded, so they are moved while less
-    /// space is free than cleaning aims for.
+    /// space is free than cleaning aims for, or so little that it must be gained at once: the log
+    /// may wait for it, and nothing is folded before.
     ///
     /// # Errors
     /// Errors of the device when a page of the checksums is read.
@@ -50,7 +51,7 @@ impl Store {
             let stays = match self.why_outdated(&range) {
                 None => false,
                 Some(Outdated::OutOfSync) if self.give_up(segments, &live, &range).await? => true,
-                Some(_) => !segments.is_below_target(),
+                Some(_) => !segments.is_below_target() && !segments.is_cramped(),
             };
             if !stays {
                 newest.push(live);

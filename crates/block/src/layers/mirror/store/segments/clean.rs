@@ -225,6 +225,8 @@ impl Segments {
         let next = next_victims(sealed, usage.appended_blocks, VICTIMS_MAX);
         let content_blocks = self.content_blocks();
         let room = room_segments(usage.free_count()) as u64 * content_blocks;
+        // Without any, what cleaning fills now may have room for the content of a segment.
+        let room = room.max(self.room_in_open(Stream::Moved));
         let batch_max = BATCH_BLOCKS_MAX.max(content_blocks);
         let blocks_max = match gives_up {
             true => batch_max,
@@ -621,6 +623,12 @@ impl Segments {
             self.change_place(live.block, Place::Nowhere, before);
         }
         is_there
+    }
+
+    /// Returns true when so few segments are free that everything must be moved that keeps one from
+    /// becoming free, and that a commit should free each of them at once.
+    pub(in super::super) fn is_cramped(&self) -> bool {
+        self.usage.borrow().free_count() <= SPARED_FOR_CLEANING
     }
 
     /// Returns the number of blocks that have to be moved now.

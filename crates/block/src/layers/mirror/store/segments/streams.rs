@@ -131,6 +131,16 @@ impl Segments {
         })
     }
 
+    /// Returns the number of blocks of content for which the segment that a stream fills has room.
+    pub(super) fn room_in_open(&self, stream: Stream) -> u64 {
+        let filled = self.filled.borrow();
+        let usable = self.layout.usable_blocks() as u32;
+        let room = filled[stream as usize]
+            .as_ref()
+            .map(|open| usable - open.blocks());
+        room.map_or(0, |room| u64::from(room - heads_of_room(room)))
+    }
+
     /// Makes sure that the stream has a segment with room. Returns the number of blocks for which
     /// there is room.
     fn open_segment(&self, stream: Stream) -> Result<u32, IoError> {
