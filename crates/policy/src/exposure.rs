@@ -19,12 +19,12 @@
 //! - While the sides store nothing, for more than 20 ms, the credit grows with time: by r/2. A load
 //!   that the sides cannot sustain so becomes slow, and does not stand still. With more than r/2, a
 //!   side that stores nothing half of the time would not get back to its level.
-//! - Above the **knee** K, in the middle between L and the cap C, growth falls linearly with the
-//!   room that is left: with time to nothing at C, and that by stored bytes to half. The cap is B,
-//!   and at most 4 L.
+//! - Above the **knee** K, in the middle between L and the cap C, the credit grows more slowly, in
+//!   proportion to the room that is left: its growth with time falls to nothing at C, and its growth
+//!   by stored bytes to half of what it is below K. The cap is B, and at most 4 L.
 //! - The credit is at most three quarters of C - L. A load that the sides can sustain takes no
 //!   credit most of the time, so it has this much, and is served without waiting until the exposure
-//!   is nearly full. A load that they cannot sustain takes each credit at once.
+//!   is nearly full. A load that they cannot sustain spends the credit as it grows.
 //!
 //! The rate r is the lower one of two, which both count the time in which more than half of the
 //! level is exposed: with less, the sides store what arrives, and not what they can store. One rate
@@ -43,10 +43,10 @@
 
 /// Time in ns after the last progress from which the credit grows with time.
 const STILL_AFTER_NS: u64 = 20_000_000;
-/// Time in ns after which the rate has forgotten half of what it knew.
+/// Time constant in ns of the average rate.
 const FORGETS_IN_NS: f64 = 10e9;
-/// The same for the rate of the last moments, for which a time without progress counts at most
-/// [`FREEZE_NS`].
+/// Time constant in ns of the rate of the last moments, in which a time without progress counts at
+/// most [`FREEZE_NS`].
 const FORGETS_SOON_IN_NS: f64 = 1e9;
 /// Time in ns without progress from which a side is frozen, and not only slow.
 const FREEZE_NS: f64 = 300e6;
@@ -229,7 +229,9 @@ impl ExposurePace {
         let grows_from = (self.progress_ns + STILL_AFTER_NS).max(self.at_ns);
         let per_ns = self.growth_per_ns();
         let lacks = (-self.credit_bytes).max(0.0) + 1.0;
-        (per_ns > 0.0).then(|| grows_from.saturating_sub(now_ns) + (lacks / per_ns) as u64)
+        let wait_ns = grows_from.saturating_sub(now_ns);
+        // The rate of a side that was frozen for long is so low that the sum could overflow.
+        (per_ns > 0.0).then(|| wait_ns.saturating_add((lacks / per_ns) as u64))
     }
 
     /// Returns true when writes are nearly standing still at the time `now_ns`: the exposure has
@@ -258,7 +260,8 @@ impl ExposurePace {
         }
     }
 
-    /// Returns true when the sides have so much to store that they store what they can.
+    /// Returns true when the backlog of the sides is long enough to measure at which rate they can
+    /// store it.
     fn is_deep(&self) -> bool {
         self.exposed_bytes > self.levels().level / 2.0
     }
@@ -323,7 +326,7 @@ mod tests {
         is_frozen: &'f dyn Fn(u64) -> bool,
     }
 
-    /// What became of a load.
+    /// Result of a load.
     #[derive(Debug, Default)]
     struct Outcome {
         acknowledged_bytes: u64,
@@ -439,6 +442,24 @@ mod tests {
             }
         }
         assert!(all >= BOUNDS.bytes_max / 64 * 150, "{} MB", all / MB);
+    }
+
+    /// An hour without progress leaves a rate of nearly nothing.
+    #[test]
+    fn a_long_freeze_leaves_a_time_that_can_be_represented() {
+        let mut pace = ExposurePace::new(0, BOUNDS);
+        let (hour, second) = (3_600_000 * MS, 1_000 * MS);
+        for now in (0..hour).step_by(second as usize) {
+            pace.note_exposed(now, 40 * MB);
+        }
+        // What is left is little enough that the credit may grow.
+        pace.note_stored(hour, 2 * MB);
+        let end = 2 * hour;
+        for now in (hour..=end).step_by(second as usize) {
+            pace.note_exposed(now, 2 * MB);
+        }
+        while pace.takes(end, WRITE, Sides::Logged) {}
+        assert_eq!(pace.credit_in_ns(end - MS), Some(u64::MAX));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_policy::exposure::{ExposureBounds, Sides};
-use bimetal_policy::hetero::{AckRule, BackInTime, Mode, Next, QueueView};
+use bimetal_policy::hetero::{AckRule, BackInTime, HeteroRules, Mode, Next, QueueView};
 use bimetal_rt::sync::Permit;
 use bimetal_rt::{Instant, Payload};
 use futures_util::future::{join_all, select};
@@ -32,11 +32,11 @@ const BATCH_BYTES_MAX: u64 = 1 << 20;
 /// delay is this value, doubled once for each consecutive error. From [`ERRORS_IN_A_ROW_MAX`]
 /// errors on, the delay stays the same.
 const RETRY_NS_MIN: u64 = 50_000_000;
-/// Bounds of the time between two looks of the task that wakes writes which wait for the pace. The
-/// writes that are acknowledged together are followed by others that share an entry of each log. If
-/// each of them had an entry, the headers would be as long as the content.
+/// Minimum time between two wake-ups of the writes that wait for the pace. Clients answer several
+/// acknowledgements at once with several writes, which share an entry of each log. If each write had
+/// an entry, the headers would be as long as the content.
 const PACE_STEP_MIN: Duration = Duration::from_millis(5);
-/// See [`PACE_STEP_MIN`].
+/// Maximum time between two wake-ups of the writes that wait for the pace.
 const PACE_STEP_MAX: Duration = Duration::from_millis(20);
 /// Number of consecutive errors after which a side is considered absent.
 const ERRORS_IN_A_ROW_MAX: u32 = 5;
@@ -287,9 +287,10 @@ impl Shared {
         let on_all = || self.membership.is_marked() && self.all_healthy_have(ticket);
         let has_room = || {
             let (exposed, age_ns) = (self.exposure.bytes(), self.exposure_age_ns());
-            let may = self.rules().may_acknowledge_early(exposed, age_ns, len);
+            let rules = self.rules();
+            let may = rules.may_acknowledge_early(exposed, age_ns, len);
             self.exposure.set_bounded(!may);
-            self.membership.is_marked() && may && self.is_within_pace(exposed, len)
+            self.membership.is_marked() && may && self.is_within_pace(&rules, exposed, len)
         };
         if on_all() || self.exposure.backpressured_writes.is_empty() && has_room() {
             return;
@@ -309,8 +310,7 @@ impl Shared {
 
     /// Returns true when [the pace](bimetal_policy::exposure) allows a write of `len` bytes to be
     /// acknowledged early.
-    fn is_within_pace(&self, exposed_bytes: u64, len: u64) -> bool {
-        let rules = self.rules();
+    fn is_within_pace(&self, rules: &HeteroRules, exposed_bytes: u64, len: u64) -> bool {
         if exposed_bytes == 0 || rules.exposure_age_ns_max == u64::MAX {
             return true;
         }
