@@ -20,8 +20,8 @@
 //!   that the sides cannot sustain so becomes slow, and does not stand still. With more than r/2, a
 //!   side that stores nothing half of the time would not get back to its level.
 //! - Above the **knee** K, in the middle between L and the cap C, the credit grows more slowly, in
-//!   proportion to the room that is left: its growth with time falls to nothing at C, and its growth
-//!   by stored bytes to half of what it is below K. The cap is B, and at most 4 L.
+//!   proportion to the room that is left: its growth with time falls to nothing at C, and its
+//!   growth by stored bytes to half of what it is below K. The cap is B, and at most 4 L.
 //! - The credit is at most three quarters of C - L. A load that the sides can sustain takes no
 //!   credit most of the time, so it has this much, and is served without waiting until the exposure
 //!   is nearly full. A load that they cannot sustain spends the credit as it grows.

@@ -33,8 +33,8 @@ const BATCH_BYTES_MAX: u64 = 1 << 20;
 /// errors on, the delay stays the same.
 const RETRY_NS_MIN: u64 = 50_000_000;
 /// Minimum time between two wake-ups of the writes that wait for the pace. Clients answer several
-/// acknowledgements at once with several writes, which share an entry of each log. If each write had
-/// an entry, the headers would be as long as the content.
+/// acknowledgements at once with several writes, which share an entry of each log. If each write
+/// had an entry, the headers would be as long as the content.
 const PACE_STEP_MIN: Duration = Duration::from_millis(5);
 /// Maximum time between two wake-ups of the writes that wait for the pace.
 const PACE_STEP_MAX: Duration = Duration::from_millis(20);
