@@ -146,8 +146,8 @@ fn a_logged_disk_returns_while_it_is_cleaned() {
 }
 
 /// What a long log has not folded counts as live in older segments as well. When cleaning begins,
-/// the disk must gain space nevertheless: in an earlier version, nothing was answered for 6 s here,
-/// and with a log twice as long nothing at all any more.
+/// the disk must gain space nevertheless. In earlier versions, nothing was answered here for 6 s,
+/// and then for 1.4 s, because the log took nearly all segments that cleaning needs to gain others.
 #[test]
 fn a_long_log_does_not_stop_the_writes() {
     let mut setting = setting(Target::Mirror);
@@ -163,7 +163,7 @@ fn a_long_log_does_not_stop_the_writes() {
     setting.load.seconds = 24;
     let result = run(&setting, |_| {}).unwrap();
     let gap_ms = result.longest_gap_ms;
-    assert!(gap_ms <= 2_000.0, "no answer for {gap_ms} ms");
+    assert!(gap_ms <= 250.0, "no answer for {gap_ms} ms");
     let done = result.seconds[18..].iter().map(|second| second.done);
     let least = done.min().unwrap();
     assert!(least > 1_500, "{least} writes in a second");

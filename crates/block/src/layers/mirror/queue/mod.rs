@@ -116,6 +116,18 @@ struct SourceWrite {
     unsent: usize,
 }
 
+/// Turn of a waiting part in the order of admission. A write that replaces an older write takes the
+/// turn of the older one. With a turn of its own, blocks that are written again and again while a
+/// long group waits would be exposed for as long as two groups need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn {
+    /// Sequence number of the oldest write for which the write stands.
+    origin: u64,
+    seq: u64,
+    /// Offset at which the part begins.
+    start: u64,
+}
+
 /// The queue of one side; see the module documentation.
 pub(super) struct SideQueue {
     waiting: Groups,
@@ -130,8 +142,9 @@ pub(super) struct SideQueue {
     /// point either, because the side was never given them. Key: the sequence number of the write.
     /// Value: the sequence number of the oldest write that it replaced.
     ahead: BTreeMap<u64, u64>,
-    /// Parts of admitted writes in the order of admission. Parts that no longer wait are skipped.
-    order: VecDeque<(u64, Range<u64>)>,
+    /// Parts of admitted writes in the order in which they are given to the side. Parts that no
+    /// longer wait are skipped.
+    order: BTreeMap<Turn, Range<u64>>,
     /// Urgent writes, which no other side is likely to store in time, in the order in which they
     /// became urgent.
     urgent: VecDeque<Rc<Ticket>>,
@@ -155,7 +168,7 @@ impl SideQueue {
             outstanding: BTreeMap::new(),
             origins: BTreeMap::new(),
             ahead: BTreeMap::new(),
-            order: VecDeque::new(),
+            order: BTreeMap::new(),
             urgent: VecDeque::new(),
             stays_urgent,
             head: 0,
@@ -195,7 +208,7 @@ impl SideQueue {
         if let Some(origin) = origin {
             self.inherit(ticket.seq, origin);
         }
-        self.order.push_back((ticket.seq, range));
+        self.add_turn(ticket.seq, range);
         if urgent {
             self.urgent.push_back(Rc::clone(ticket));
         }
@@ -428,15 +441,15 @@ impl SideQueue {
 
     /// Removes from the queue the oldest part that can be sent now, and returns it as a batch.
     pub(super) fn take_in_order(&mut self, drained: bool) -> Option<Batch> {
-        while let Some((seq, range)) = self.order.front() {
-            if self.is_queued(*seq, range) {
+        while let Some((turn, range)) = self.order.first_key_value() {
+            if self.is_queued(turn.seq, range) {
                 break;
             }
-            self.order.pop_front();
+            self.order.pop_first();
         }
-        let (seq, part) = self.order.iter().find_map(|(seq, range)| {
-            let part = self.first_free(*seq, range)?;
-            Some((*seq, part))
+        let (seq, part) = self.order.iter().find_map(|(turn, range)| {
+            let part = self.first_free(turn.seq, range)?;
+            Some((turn.seq, part))
         })?;
         Some(self.take(seq, part, drained))
     }
@@ -551,8 +564,20 @@ impl SideQueue {
     fn wait_again(&mut self, part: Range<u64>, waiting: Waiting) {
         let seq = waiting.ticket.seq;
         self.unsent(seq, part.end - part.start);
-        let at = self.order.partition_point(|(other, _)| *other < seq);
-        self.order.insert(at, (seq, part));
+        self.add_turn(seq, part);
+    }
+
+    /// Adds a waiting part of an outstanding write to the order.
+    fn add_turn(&mut self, seq: u64, part: Range<u64>) {
+        let turn = Turn {
+            origin: self.stands_for(seq),
+            seq,
+            start: part.start,
+        };
+        let end = part.end;
+        let listed = self.order.entry(turn).or_insert(part);
+        // Another part of the write may wait behind one that waits again.
+        listed.end = listed.end.max(end);
     }
 
     fn failed_bare(&mut self, range: &Range<u64>, waiting: &Waiting, side: usize, now: Instant) {
@@ -736,7 +761,7 @@ impl SideQueue {
     fn sweep_order(&mut self) {
         if self.order.len() > 64 && self.order.len() > 2 * self.waiting.parts() {
             let mut order = std::mem::take(&mut self.order);
-            order.retain(|(seq, range)| self.is_queued(*seq, range));
+            order.retain(|turn, range| self.is_queued(turn.seq, range));
             self.order = order;
         }
     }

@@ -13,8 +13,13 @@ fn write(queue: &mut SideQueue, seq: u64, unit: u64) {
 
 /// Admits a write as `write` does, with groups of at most `group_bytes_max` bytes.
 fn write_in_groups(queue: &mut SideQueue, seq: u64, unit: u64, group_bytes_max: u64) {
-    let range = unit * UNIT..(unit + 1) * UNIT;
-    let sides = vec![Progress::Left(UNIT)];
+    write_units(queue, seq, unit..unit + 1, group_bytes_max);
+}
+
+/// Admits a write of several units as `write_in_groups` does.
+fn write_units(queue: &mut SideQueue, seq: u64, units: Range<u64>, group_bytes_max: u64) {
+    let range = units.start * UNIT..units.end * UNIT;
+    let sides = vec![Progress::Left(range.end - range.start)];
     let ticket = Ticket::new(seq, range, Instant::ZERO, sides, vec![true]);
     ticket.acknowledged.set(Some(Instant::ZERO));
     let change = Change {
@@ -113,8 +118,47 @@ fn a_group_is_not_longer_than_the_log_has_room_for() {
     assert!(!queue.has_waiting() && queue.waiting_parts() == 0);
 }
 
-/// Write 4 has replaced write 2. All writes in flight fail, but not in the order in which they were
-/// admitted. They must be sent again in that order.
+/// Write 5 replaces write 2 while write 1 is alone in the first group. If write 5 was given to the
+/// side after writes 3 and 4, the content that is acknowledged since write 2 would be exposed for
+/// longer than theirs.
+#[test]
+fn a_write_takes_the_turn_of_what_it_has_replaced() {
+    let mut queue = SideQueue::new(false, true);
+    for (seq, unit) in [(1, 9), (2, 1), (3, 2), (4, 3), (5, 1)] {
+        write(&mut queue, seq, unit);
+    }
+    for (expected, oldest) in [(1, Some(2)), (5, Some(3)), (3, Some(4)), (4, None)] {
+        let batch = queue.take_in_order(false).expect("something waits");
+        assert_eq!(batch.parts[0].1.ticket.seq, expected);
+        queue.stored(&batch, 0, Instant::ZERO);
+        assert_eq!(queue.oldest_seq(), oldest, "after {expected}");
+    }
+}
+
+/// Write 3 replaces the middle of write 2. The first part of write 2 fails while its last part
+/// waits. Both have the same turn.
+#[test]
+fn a_part_that_fails_does_not_take_the_turn_of_the_rest() {
+    let mut queue = SideQueue::new(false, true);
+    write(&mut queue, 1, 9);
+    write_units(&mut queue, 2, 0..3, u64::MAX);
+    write(&mut queue, 3, 1);
+    let next = |queue: &mut SideQueue| queue.take_in_order(false).expect("something waits");
+    let first = next(&mut queue);
+    queue.stored(&first, 0, Instant::ZERO);
+    let failed = next(&mut queue);
+    assert_eq!(failed.range, 0..UNIT);
+    queue.failed(failed, 0, Instant::ZERO);
+    for expected in [0, 2, 1] {
+        let batch = next(&mut queue);
+        assert_eq!(batch.range, expected * UNIT..(expected + 1) * UNIT);
+        queue.stored(&batch, 0, Instant::ZERO);
+    }
+    assert_eq!(queue.oldest_seq(), None);
+}
+
+/// Write 4 has replaced write 2, and has its turn. All writes in flight fail, but not in the order
+/// in which they were given to the side. They must be sent again in that order.
 #[test]
 fn what_has_failed_is_given_again_in_the_order_of_admission() {
     let mut queue = SideQueue::new(false, true);
@@ -129,9 +173,9 @@ fn what_has_failed_is_given_again_in_the_order_of_admission() {
         let of = |batch: &Batch| batch.parts[0].1.ticket.seq;
         batches.iter().map(of).collect()
     };
-    assert_eq!(numbers(&flying), [1, 3, 4, 5], "4 has replaced 2");
+    assert_eq!(numbers(&flying), [1, 4, 3, 5], "4 has replaced 2");
     write(&mut queue, 6, 2);
-    for at in [2, 0, 1, 0] {
+    for at in [1, 0, 1, 0] {
         queue.failed(flying.remove(at), 0, Instant::ZERO);
     }
     assert_eq!(queue.given_below(7), 1);
@@ -139,7 +183,7 @@ fn what_has_failed_is_given_again_in_the_order_of_admission() {
     while let Some(batch) = queue.take_in_order(false) {
         again.push(batch);
     }
-    assert_eq!(numbers(&again), [1, 3, 4, 5], "6 waits for 3");
+    assert_eq!(numbers(&again), [1, 4, 3, 5], "6 waits for 3");
     again
         .into_iter()
         .for_each(|batch| queue.stored(&batch, 0, Instant::ZERO));

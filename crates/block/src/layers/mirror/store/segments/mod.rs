@@ -325,7 +325,7 @@ impl Segments {
 
     /// Returns true when a commit would lengthen the log.
     pub(super) fn log_is_short(&self, log_floor: u64) -> bool {
-        let is_free = self.usage.borrow().free_count() > SEGMENTS_RESERVED as usize;
+        let is_free = self.usage.borrow().free_count() > self.spared_by_log();
         let wanted = log_floor.saturating_add(self.log_bytes);
         is_free && self.chain.end() + self.chain.usable_bytes() <= wanted
     }
@@ -533,6 +533,12 @@ impl Segments {
         *self.born.borrow_mut() = born;
     }
 
+    /// Returns the number of free segments that the log leaves to others. It leaves as many as it
+    /// has not filled yet, so that cleaning has room for long batches: each batch costs a commit.
+    fn spared_by_log(&self) -> usize {
+        SEGMENTS_RESERVED as usize + self.pace.unspent_segments()
+    }
+
     /// Takes the free segments by which the log is to be lengthened.
     fn take_for_log(&self, log_floor: u64) -> Vec<u32> {
         let wanted = log_floor
@@ -540,9 +546,9 @@ impl Segments {
             .saturating_add(self.log_bytes);
         let mut end = self.chain.end();
         let mut usage = self.usage.borrow_mut();
-        let mut more = Vec::new();
+        let (mut more, spared) = (Vec::new(), self.spared_by_log());
         while end < wanted
-            && let Some(segment) = usage.take(State::Log, SEGMENTS_RESERVED as usize)
+            && let Some(segment) = usage.take(State::Log, spared + more.len())
         {
             more.push(segment);
             end += self.chain.usable_bytes();

@@ -26,6 +26,8 @@ const LEAD_BYTES_MAX: i64 = 1 << 20;
 pub(super) struct Pace {
     admission: RefCell<Admission>,
     segment_blocks: u64,
+    /// Blocks at the end of the last segment of the log that the log never uses.
+    kept_by_log_blocks: u64,
     free_segments: Cell<u64>,
     dead_segments: Cell<u64>,
     /// Blocks of space that cleaning has paid for in the segments that it is emptying.
@@ -84,6 +86,7 @@ impl Pace {
         Pace {
             admission: RefCell::new(Admission::new(bounds)),
             segment_blocks,
+            kept_by_log_blocks: of_log,
             free_segments: Cell::new(0),
             dead_segments: Cell::new(0),
             paid_blocks: Cell::new(0),
@@ -133,6 +136,12 @@ impl Pace {
     /// segment.
     pub(super) fn set_unspent(&self, bytes: u64) {
         self.unspent_blocks.set(bytes / BLOCK_BYTES);
+    }
+
+    /// Returns the number of whole segments that the log has, has not begun to fill, and can fill.
+    pub(super) fn unspent_segments(&self) -> usize {
+        let unspent = self.unspent_blocks.get();
+        (unspent.saturating_sub(self.kept_by_log_blocks) / self.segment_blocks) as usize
     }
 
     /// Returns the number of bytes that the log may append now. While copies of a rebuild wait and
