@@ -4,7 +4,8 @@
 //! Neither is always cheaper. A disk reads a whole segment in sequence, and an SSD is asked for
 //! each block by itself: a slow SSD can take longer for a segment that is mostly live. So the cost
 //! of both is measured with every piece that is moved, and the cheaper one is used. From time to
-//! time the other one is used, because costs change with the load.
+//! time the other one is used, because costs change with the load. If it was cheaper then, it is
+//! used again at once, so that one piece that met a stall does not keep it away for long.
 
 /// Number of pieces after which the dearer source is tried again.
 const TRIED_EVERY: u32 = 32;
@@ -104,6 +105,17 @@ impl Sources {
         };
         let now = time_ns as f64 / blocks.max(1) as f64;
         *mean = Some(mean.map_or(now, |mean| mean + WEIGHT * (now - mean)));
+        let other = match source {
+            Source::Own => self.peer_ns,
+            Source::Peer => self.own_ns,
+        };
+        let is_dearer = match source {
+            Source::Own => self.own_ns > self.peer_ns,
+            Source::Peer => self.peer_ns >= self.own_ns,
+        };
+        if is_dearer && other.is_some_and(|other| now < other) {
+            self.chosen = TRIED_EVERY - 1;
+        }
     }
 
     /// Records that the other side supplied nothing of a piece.
@@ -157,6 +169,19 @@ mod tests {
         sources.note(Source::Peer, 100, 100 * 50_000);
         let next = sources.choose();
         assert_eq!((next.source, next.is_trial), (Source::Peer, false));
+    }
+
+    /// A piece of 32 blocks from the other side meets a stall of 400 ms. Each block has then cost
+    /// more than one of the own side, which takes 2 ms.
+    #[test]
+    fn one_stall_does_not_keep_the_cheaper_source_away() {
+        let mut sources = Sources::default();
+        from_peer(&mut sources, 100, 2_000_000, 5_000);
+        sources.note(Source::Peer, 32, 400_000_000);
+        let first = sources.choose();
+        assert_eq!((first.source, first.is_trial), (Source::Own, false));
+        let of_peer = from_peer(&mut sources, 100, 2_000_000, 5_000);
+        assert!(of_peer >= 60, "{of_peer}");
     }
 
     #[test]
