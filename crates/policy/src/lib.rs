@@ -11,6 +11,7 @@ pub mod hedge;
 pub mod hetero;
 pub mod latency;
 pub mod lists;
+pub mod overtaking;
 pub mod pacing;
 pub mod patience;
 pub mod read_ahead;

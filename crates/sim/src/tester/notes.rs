@@ -13,6 +13,7 @@ pub(super) fn note_log(world: &World, program: &Program) {
     program.mirror.statistics(&mut statistics);
     for (counter, state) in [
         ("log_full", "log full"),
+        ("log_entries_overtaken", "log entry overtaken"),
         ("segments_cleaned", "segments cleaned"),
         ("map_pages_read", "map page read again"),
     ] {

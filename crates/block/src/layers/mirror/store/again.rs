@@ -6,7 +6,8 @@ use std::rc::Rc;
 
 use super::append::Append;
 use super::entry::Record;
-use super::log::{Log, Outcome, Pending};
+use super::flying::{Outcome, Pending};
+use super::log::Log;
 use crate::error::IoError;
 
 impl Log {

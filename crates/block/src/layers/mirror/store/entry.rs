@@ -92,6 +92,9 @@ pub(super) struct Header {
     pub(super) run: u64,
     /// Position of the entry in bytes, counted from the creation of the log.
     pub(super) position: u64,
+    /// Position behind which the entry follows: its own position, or that of the first entry that
+    /// it overtakes. The entry and those behind it then hold what is in between.
+    pub(super) follows: u64,
     /// Position before which the log was durable when the entry was written.
     pub(super) flushed: u64,
     /// Sequence number below which the side holds every change once this entry and all earlier
@@ -136,6 +139,7 @@ impl Header {
             put_u64(block, 32 + index * 8, word);
         }
         put_u32(block, 72, self.records.len() as u32);
+        put_u32(block, 76, (self.position - self.follows) as u32);
         put_u64(block, 80, self.written_s);
         put_u64(block, 88, self.shared_below);
         let mut at = RECORDS_AT;
@@ -183,6 +187,7 @@ impl Header {
             side: block[16..32].try_into().ok()?,
             run: u64_at(block, 32),
             position: u64_at(block, 40),
+            follows: u64_at(block, 40).checked_sub(u64::from(u32_at(block, 76)))?,
             flushed: u64_at(block, 48),
             complete_below: u64_at(block, 56),
             epoch: u64_at(block, 64),
@@ -240,6 +245,7 @@ mod tests {
             side: *b"0123456789abcdef",
             run: 3,
             position: 0x1_0000,
+            follows: 0xe000,
             flushed: 0x8000,
             complete_below: 42,
             epoch: 5,
@@ -276,6 +282,7 @@ mod tests {
         block[56] = 42;
         block[64] = 5;
         block[72] = 2;
+        block[77] = 0x20;
         block[80..88].copy_from_slice(&1_700_000_000u64.to_le_bytes());
         block[88] = 39;
         block[97] = 0x20;
@@ -315,9 +322,10 @@ mod tests {
     /// Headers with a valid checksum but impossible values are refused.
     #[test]
     fn impossible_headers_are_refused() {
-        let cases: [(usize, &[u8]); 6] = [
+        let cases: [(usize, &[u8]); 7] = [
             (12, &[3]),                                      // more data than the records have
             (72, &[65]),                                     // too many records
+            (76, &[0, 0, 2]),                                // behind no position
             (112, &[0]),                                     // a record of nothing
             (116, &[9]),                                     // an unknown kind
             (96, &[1]),                                      // not a multiple of 4096

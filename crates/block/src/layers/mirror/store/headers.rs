@@ -148,6 +148,7 @@ fn header_of(entry: &Entry, side: Uuid) -> Option<Header> {
         side,
         run: entry.run,
         position: entry.position,
+        follows: entry.follows,
         flushed: entry.flushed,
         complete_below: entry.complete_below,
         epoch: entry.epoch,

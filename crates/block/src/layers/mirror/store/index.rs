@@ -63,6 +63,8 @@ pub(super) struct Entry {
     pub(super) position: u64,
     /// Position at which the entry ends.
     pub(super) end: u64,
+    /// Position behind which the entry follows, as its header says.
+    pub(super) follows: u64,
     /// Incarnation of the log in which the entry was written.
     pub(super) run: u64,
     /// Position before which the log was durable when the entry was written.
@@ -117,6 +119,7 @@ impl Entry {
         Entry {
             position: header.position,
             end: header.end(),
+            follows: header.follows,
             run: header.run,
             flushed: header.flushed,
             epoch: header.epoch,
@@ -340,6 +343,7 @@ mod tests {
         Entry {
             position,
             end: position + 0x10000,
+            follows: position,
             run: 1,
             flushed: 0,
             epoch: 1,

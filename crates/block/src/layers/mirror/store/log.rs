@@ -1,26 +1,29 @@
 //! The log of a side: changes are appended at its head sequentially, several of them in one write.
 //! When the device is ready for the next write, all waiting changes go into one entry; no change
 //! waits in order to be merged. An entry is treated as stored only when all entries before it are
-//! stored, so that after a crash the log is a prefix of the entries reported as stored. The log
-//! must never overwrite an entry that is still needed, and never report as stored an entry that is
-//! not on the device.
+//! stored, or overtaken by it, so that after a crash the log is a prefix of the entries reported as
+//! stored. The log must never overwrite an entry that is still needed, and never report as stored
+//! an entry that is not on the device.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-use bimetal_rt::sync::{Event, OnceValue, Semaphore, TaskGroup};
+use bimetal_rt::sync::{Event, Semaphore, TaskGroup};
 use bimetal_rt::{Payload, Rt};
 use futures_util::future::join;
 
 use super::append::Append;
 use super::checkpoint::{self, Checkpoint, DISCONTINUITIES_MAX};
 use super::entry::{HEADER_BYTES, Header, Kind, RECORDS_MAX, Record};
+use super::flying::{Flying, From, LogCounts, Outcome, Pending};
 use super::index::{Entry, Index, block_count};
+use super::late::Overtaking;
 use super::log_area::{Area, ENTRIES_IN_FLIGHT_MAX};
 use super::segments::Birth;
 use super::withheld::Withheld;
+use crate::BLOCK_BYTES;
 use crate::device::Device;
 use crate::error::IoError;
 use crate::extent_map::Cut;
@@ -36,47 +39,12 @@ const BARE_BYTES_MAX: u64 = 256 << 20;
 /// below this number, and a log with all of them holds a consistent state of the volume.
 pub(in super::super) type GivenBelow = dyn Fn(u64) -> u64;
 
-/// Result of an append, set once it is known.
-pub(in super::super) type Outcome = Rc<OnceValue<Result<(), IoError>>>;
-
-/// An append that waits to be put into an entry.
-pub(super) struct Pending {
-    pub(super) append: Append,
-    pub(super) outcome: Outcome,
-}
-
-/// An entry in flight.
-pub(super) struct Flying {
-    pub(super) header: Header,
-    /// Outcomes of the appends whose last part is in this entry; set when the entry is stored.
-    last_parts: Vec<Outcome>,
-    /// Outcomes of all appends with a part in this entry. They are set if the entry fails.
-    parts: Vec<Outcome>,
-    /// What is written together with the entry, with its offset on the device: the summary of the
-    /// segment of a logged side, behind its last entry.
-    summary: Option<(u64, Vec<u8>)>,
-    outcome: Option<Result<(), IoError>>,
-}
-
-/// Counters of a log since it was opened.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in super::super) struct LogCounts {
-    /// Number of entries written.
-    pub(in super::super) entries: u64,
-    /// Number of bytes written, including headers.
-    pub(in super::super) bytes: u64,
-    /// Number of records in the entries written.
-    pub(in super::super) records: u64,
-    /// Number of times that changes began to wait for space.
-    pub(in super::super) full: u64,
-}
-
 /// The log of a side; see the module documentation.
 pub(super) struct Log {
     pub(super) rt: Rt,
     pub(super) device: Rc<dyn Device>,
     pub(super) side: Uuid,
-    digest: BlockDigest,
+    pub(super) digest: BlockDigest,
     pub(super) area: Area,
     pub(super) index: RefCell<Index>,
     pub(super) checkpoint: RefCell<Checkpoint>,
@@ -93,6 +61,8 @@ pub(super) struct Log {
     /// Number of pending appends, by the value of their field `stands_for`.
     pending_numbers: RefCell<BTreeMap<u64, usize>>,
     pub(super) flying: RefCell<VecDeque<Flying>>,
+    /// The entries that are late, and what overtakes them.
+    pub(super) overtaking: Overtaking,
     /// If true, nothing is written before a new incarnation begins. Set when an entry has failed.
     pub(super) broken: Cell<bool>,
     /// Error with which appends are refused once the log is halted.
@@ -132,6 +102,8 @@ pub(super) struct LogStart {
     pub(super) older_slot: usize,
     pub(super) head: u64,
     pub(super) complete: u64,
+    /// How the log deals with entries that the device is late with.
+    pub(super) overtaking: Overtaking,
 }
 
 impl Log {
@@ -169,6 +141,7 @@ impl Log {
             again: RefCell::default(),
             pending_numbers: RefCell::default(),
             flying: RefCell::default(),
+            overtaking: start.overtaking,
             broken: Cell::new(true),
             halted: Cell::new(None),
             flushed: Cell::new(0),
@@ -355,7 +328,7 @@ impl Log {
 
     /// Returns true when an append, new or relogged, waits to be written.
     fn has_waiting(&self) -> bool {
-        self.has_pending() || !self.again.borrow().is_empty()
+        self.has_pending() || !self.again.borrow().is_empty() || self.overtaking.has_waiting()
     }
 
     /// Returns true when a new incarnation must begin before anything is written.
@@ -403,9 +376,16 @@ impl Log {
         while !self.broken.get()
             && self.halted.get().is_none()
             && !self.pauses()
-            && self.flying.borrow().len() < ENTRIES_IN_FLIGHT_MAX
+            && self.takes_entry()
             && self.has_waiting()
         {
+            if self.overtaking.has_waiting() {
+                let Some((flying, data)) = self.form_entry(From::Overtaken) else {
+                    return;
+                };
+                self.write(flying, data);
+                continue;
+            }
             self.drop_replaced();
             if self.has_gap() {
                 // The remaining space is needed for the missing changes.
@@ -415,7 +395,11 @@ impl Log {
             if !again && self.pending.borrow().is_empty() {
                 return;
             }
-            let Some((flying, data)) = self.form_entry(again) else {
+            let from = match again {
+                true => From::Again,
+                false => From::New,
+            };
+            let Some((flying, data)) = self.form_entry(from) else {
                 if again {
                     // A relog frees space, so it must not wait for space. It fails and is retried.
                     self.fail_again(IoError::NoSpace);
@@ -441,11 +425,23 @@ impl Log {
         }
     }
 
-    /// Forms one entry from the waiting appends, as far as the entry has room. With `again`, the
-    /// entry has relogged changes; otherwise, it has new changes.
-    fn form_entry(&self, again: bool) -> Option<(Flying, Payload)> {
-        let (mut room, mut bare_room) = (self.room(again)?, BARE_BYTES_MAX);
-        let queue = if again { &self.again } else { &self.pending };
+    /// Returns true when another entry may be in flight. Entries that are overtaken do not count,
+    /// but with them, all must stay within the in-flight window.
+    fn takes_entry(&self) -> bool {
+        let flying = self.flying.borrow();
+        let count = flying.iter().filter(|entry| !entry.is_overtaken).count();
+        let has_room = self.bytes_left_in_window() >= HEADER_BYTES + BLOCK_BYTES;
+        self.overtaking.has_waiting() || count < ENTRIES_IN_FLIGHT_MAX && has_room
+    }
+
+    /// Forms one entry from waiting appends, as far as the entry has room.
+    fn form_entry(&self, from: From) -> Option<(Flying, Payload)> {
+        let (mut room, mut bare_room) = (self.room(from != From::New)?, BARE_BYTES_MAX);
+        let queue = match from {
+            From::New => &self.pending,
+            From::Again => &self.again,
+            From::Overtaken => &self.overtaking.waiting,
+        };
         let (mut records, mut digests, mut data) = (Vec::new(), Vec::new(), Payload::empty());
         let (mut parts, mut last_parts) = (Vec::new(), Vec::new());
         let mut pending = queue.borrow_mut();
@@ -486,7 +482,7 @@ impl Log {
             parts.push(Rc::clone(&first.outcome));
             if taken == len {
                 let done = pending.pop_front().expect("it was looked at");
-                if !again {
+                if from == From::New {
                     self.given(done.append.stands_for);
                 }
                 last_parts.push(done.outcome);
@@ -495,13 +491,26 @@ impl Log {
                 break;
             }
         }
+        let is_partial = from == From::Overtaken && !pending.is_empty();
         drop(pending);
+        let follows = match from == From::Overtaken && self.overtaking.begins() {
+            true => self.stored(),
+            false => self.head.get(),
+        };
+        if from == From::Overtaken && !is_partial {
+            self.overtaking.join(&mut parts, &mut last_parts);
+        }
         let header = Header {
             side: self.side,
             run: self.checkpoint.borrow().run,
             position: self.head.get(),
+            follows,
             flushed: self.flushed.get(),
-            complete_below: self.complete_with_this(),
+            complete_below: match is_partial {
+                // The next entries repeat the rest.
+                true => self.complete.get(),
+                false => self.complete_with_this(),
+            },
             epoch: self.epoch.get(),
             written_s: self.rt.unix_seconds(),
             shared_below: self.shared_below.get(),
@@ -520,6 +529,8 @@ impl Log {
             last_parts,
             parts,
             summary,
+            data: data.clone(),
+            is_overtaken: false,
             outcome: None,
         };
         Some((flying, data))
@@ -559,30 +570,41 @@ impl Log {
         self.flying.borrow_mut().push_back(flying);
         let log = Rc::clone(self);
         self.tasks.spawn(async move {
-            let entry = log.device.submit(Request::write(at, payload, Flags::NONE));
-            let written = match summary {
-                None => entry.await.map(|_| ()),
-                Some((at, bytes)) => {
-                    let summary = log.rt.pool().copy_of(&bytes);
-                    let summary = Request::write(at, summary, Flags::NONE);
-                    let (entry, summary) = join(entry, log.device.submit(summary)).await;
-                    entry.and(summary).map(|_| ())
+            let writing = async {
+                let entry = log.device.submit(Request::write(at, payload, Flags::NONE));
+                match summary {
+                    None => entry.await.map(|_| ()),
+                    Some((at, bytes)) => {
+                        let summary = log.rt.pool().copy_of(&bytes);
+                        let summary = Request::write(at, summary, Flags::NONE);
+                        let (entry, summary) = join(entry, log.device.submit(summary)).await;
+                        entry.and(summary).map(|_| ())
+                    }
                 }
             };
+            let written = log.or_overtaken(position, writing).await;
             log.written(position, written);
         });
     }
 
-    /// Handles the end of an entry's write. An entry is stored only after all earlier entries.
+    /// Handles the end of an entry's write. An entry is stored only after all earlier entries that
+    /// it does not overtake.
     fn written(self: &Rc<Self>, position: u64, outcome: Result<(), IoError>) {
         let mut flying = self.flying.borrow_mut();
         let this = flying.iter_mut().find(|f| f.header.position == position);
-        this.expect("an entry is written once").outcome = Some(outcome);
+        let Some(this) = this else {
+            drop(flying);
+            self.overtaken_is_over(position);
+            return;
+        };
+        this.outcome = Some(outcome);
         let mut stored = Vec::new();
-        while let Some(Some(Ok(()))) = flying.front().map(|first| first.outcome)
-            && !self.broken.get()
-        {
-            stored.push(flying.pop_front().expect("it was looked at"));
+        while !self.broken.get() {
+            if let Some(Some(Ok(()))) = flying.front().map(|first| first.outcome) {
+                stored.extend(flying.pop_front());
+            } else if !self.overtaking.pass(&mut flying) {
+                break;
+            }
         }
         let all_over = flying.iter().all(|entry| entry.outcome.is_some());
         drop(flying);
@@ -627,6 +649,7 @@ impl Log {
             waiting.outcome.set(Err(error));
         }
         self.fail_again(error);
+        self.overtaking.fail(error);
     }
 
     /// Fails the remaining entries after a failure, once all their writes have ended. Entries not
@@ -732,9 +755,10 @@ impl Log {
         self.area.usable_bytes()
     }
 
-    /// Waits until no entry is in flight.
+    /// Waits until no entry is in flight, overtaken or not.
     pub(super) async fn until_idle(&self) {
-        self.changed.until(|| self.flying.borrow().is_empty()).await;
+        let is_idle = || self.flying.borrow().is_empty() && self.overtaking.lowest().is_none();
+        self.changed.until(is_idle).await;
     }
 
     /// Cancels the tasks of the log. No write should be in flight, since writes are not awaited.
@@ -747,7 +771,7 @@ impl Log {
         self.counts.get()
     }
 
-    fn count(&self, add: impl FnOnce(&mut LogCounts)) {
+    pub(super) fn count(&self, add: impl FnOnce(&mut LogCounts)) {
         let mut counts = self.counts.get();
         add(&mut counts);
         self.counts.set(counts);

@@ -22,16 +22,19 @@ pub(super) mod digests;
 mod dropping;
 mod entry;
 mod extents;
+mod flying;
 mod folding;
 mod forgetting;
 mod giving_way;
 mod growing;
 mod headers;
 mod index;
+mod late;
 mod log;
 mod log_area;
 mod open_areas;
 mod outdated;
+mod overtaking;
 mod pacing;
 pub(super) mod pages;
 mod progress;
@@ -64,10 +67,10 @@ pub(super) use self::append::Append;
 pub(super) use self::check::Checked;
 use self::checksums::Checksums;
 pub(super) use self::entry::Space;
+pub(super) use self::flying::{LogCounts, Outcome};
 use self::index::Content;
-use self::log::GivenBelow;
-use self::log::Log;
-pub(super) use self::log::{LogCounts, Outcome};
+use self::late::Overtaking;
+use self::log::{GivenBelow, Log};
 use self::log_area::Area;
 use self::open_areas::open_areas;
 use self::outdated::AskOutdated;
@@ -349,7 +352,8 @@ impl Store {
         let pacing = pacing::of(area.bytes);
         let recovered = recover::recover(&device, on, area.clone(), told);
         let areas = open_areas(rt, (&device, segments.as_ref()), on);
-        let (recovered, areas) = futures_util::future::try_join(recovered, areas).await?;
+        let (mut recovered, areas) = futures_util::future::try_join(recovered, areas).await?;
+        recovered.start.overtaking = Overtaking::of(&on.layout, &noticed);
         if let Some(segments) = &segments {
             let tail = recovered.start.checkpoint.tail;
             segments.describe_before(tail).await?;
@@ -752,10 +756,9 @@ impl Store {
         show("log_used_bytes", Statistic::Gauge(used as f64));
         show("log_bytes", Statistic::Gauge(all as f64));
         show("logged_bytes", Statistic::Gauge(self.logged_bytes() as f64));
-        show("log_entries", Statistic::Counter(log.entries));
-        show("log_records", Statistic::Counter(log.records));
-        show("log_written_bytes", Statistic::Counter(log.bytes));
-        show("log_full", Statistic::Counter(log.full));
+        for (name, count) in log.named() {
+            show(name, Statistic::Counter(count));
+        }
         show("log_paced", Statistic::Counter(self.log.withheld.count()));
         show("destage_writes", Statistic::Counter(store.destage_writes));
         show("destaged_bytes", Statistic::Counter(store.destaged_bytes));

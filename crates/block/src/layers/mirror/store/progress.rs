@@ -7,12 +7,18 @@
 //! device can answer reads indefinitely without ever completing another write. Otherwise it is: a
 //! store that cleans segments may read for long before it has something to write.
 //!
+//! A flush waits for the writes that are known to be late when it is asked for. A device that
+//! serves a flush only after all writes before it, and nothing meanwhile, would stop at such a
+//! flush for as long as one write is stalled. The flush itself would not end earlier on it.
+//!
 //! A store that has ended must change nothing on the side: another store can already be open on the
 //! same side, and a late destage or checkpoint of the ended store would overwrite content of the
 //! new store.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bimetal_rt::sync::Event;
 use bimetal_rt::{Instant, Rt};
@@ -21,6 +27,57 @@ use crate::device::{Device, IoFuture, LocalFuture};
 use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::request::{Op, Request};
+
+/// Maximum time for which a flush waits for late writes.
+const HELD_MAX: Duration = Duration::from_secs(1);
+
+/// The writes of a side that its device is late with.
+#[derive(Default)]
+pub(super) struct LateWrites {
+    /// Number of writes that were late so far.
+    begun: Cell<u64>,
+    /// Numbers of those that have not ended.
+    late: RefCell<BTreeSet<u64>>,
+    ended: Event,
+}
+
+/// A write that is late until this guard is dropped.
+pub(super) struct LateWrite<'l> {
+    of: &'l LateWrites,
+    number: u64,
+}
+
+impl Drop for LateWrite<'_> {
+    fn drop(&mut self) {
+        self.of.late.borrow_mut().remove(&self.number);
+        self.of.ended.notify();
+    }
+}
+
+impl LateWrites {
+    /// Records that a write is late until the returned guard is dropped.
+    pub(super) fn begin(&self) -> LateWrite<'_> {
+        let number = self.begun.replace(self.begun.get() + 1);
+        self.late.borrow_mut().insert(number);
+        LateWrite { of: self, number }
+    }
+
+    /// Waits until the writes have ended that are late now, for [`HELD_MAX`] at most. Those that
+    /// are late from now on do not count: under load, there may always be one.
+    async fn until_over(&self, rt: &Rt) {
+        let next = self.begun.get();
+        let is_over = || {
+            self.late
+                .borrow()
+                .first()
+                .is_none_or(|first| *first >= next)
+        };
+        if !is_over() {
+            // A flush is a request like others: the device must be able to fail it.
+            let _ = rt.timeout(HELD_MAX, self.ended.until(is_over)).await;
+        }
+    }
+}
 
 /// Wrapper of a device that records when the device last completed a change or a flush, and that
 /// can refuse all further changes.
@@ -35,6 +92,7 @@ pub(super) struct Noticed {
     changes: Cell<usize>,
     /// Number of changes and flushes in flight.
     demanded: Cell<usize>,
+    pub(super) late_writes: Rc<LateWrites>,
     /// True once changes are refused.
     over: Cell<bool>,
     ended: Event,
@@ -86,6 +144,7 @@ impl Noticed {
             is_held_up: Cell::new(false),
             changes: Cell::new(0),
             demanded: Cell::new(0),
+            late_writes: Rc::default(),
             over: Cell::new(false),
             ended: Event::new(),
         })
@@ -149,6 +208,9 @@ impl Device for Noticed {
         }
         IoFuture::new(async move {
             let _demanded = Counted::one_more(&self.demanded);
+            if request.op == Op::Flush {
+                self.late_writes.until_over(&self.rt).await;
+            }
             let changes = request.op.changes_content();
             let _change = changes.then(|| self.begin_change()).transpose()?;
             let answer = self.below.submit(request).await;

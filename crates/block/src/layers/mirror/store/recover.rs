@@ -11,6 +11,7 @@ use super::StoreDevice;
 use super::checkpoint::{self, Checkpoint};
 use super::entry::{HEADER_BYTES, Header};
 use super::index::{Entry, Index};
+use super::late::Overtaking;
 use super::log::LogStart;
 use super::log_area::Area;
 use crate::BLOCK_BYTES;
@@ -116,27 +117,46 @@ impl Reader<'_> {
         Ok(true)
     }
 
-    /// Searches for a valid entry after the damaged entry at the position `end`, within the
-    /// distance in which entries can be in flight together. Returns the position of a valid entry
-    /// if that entry or `durable_to` proves that the damaged entry had been durable; otherwise
-    /// `None`.
-    async fn beyond(
+    /// Searches for valid entries behind the position `end`, at which there is none, within the
+    /// distance in which entries can be in flight together.
+    async fn behind(
         &mut self,
         side: &Uuid,
         run: u64,
         end: u64,
         durable_to: u64,
-    ) -> Result<Option<u64>, IoError> {
+    ) -> Result<Behind, IoError> {
+        let mut found = Behind::default();
         for distance in (BLOCK_BYTES..=self.area.window()).step_by(BLOCK_BYTES as usize) {
             let position = end + distance;
-            if let Some(header) = self.header(side, run, position).await?
-                && header.flushed.max(durable_to) > end
-            {
-                return Ok(Some(position));
+            let Some(header) = self.header(side, run, position).await? else {
+                continue;
+            };
+            if header.follows <= end {
+                found.overtaking = found.overtaking.or(Some(position));
+                if self.is_whole(&header).await? {
+                    found.overtaking = Some(position);
+                    return Ok(found);
+                }
+            }
+            if header.flushed.max(durable_to) > end {
+                found.proof = found.proof.or(Some(position));
             }
         }
-        Ok(None)
+        Ok(found)
     }
+}
+
+/// Entries behind a position at which there is no valid entry.
+#[derive(Default)]
+struct Behind {
+    /// Position of an entry that has overtaken what is missing, with which to go on. Of several,
+    /// that is the first one whose data are whole. If there is none, it is the first one, whose
+    /// data may have become corrupt since.
+    overtaking: Option<u64>,
+    /// Position of the first entry, if it or the checkpoint proves that the missing entry was
+    /// durable.
+    proof: Option<u64>,
 }
 
 /// Reads the log of a side, which lies in `area`, and calls `told` repeatedly with the number of
@@ -176,6 +196,7 @@ pub(super) async fn recover(
             complete: checkpoint.complete_below.max(FIRST_CHANGE),
             checkpoint: Checkpoint::default(),
             older_slot: slots.older_slot,
+            overtaking: Overtaking::default(),
         },
         written_s: None,
         shared_below: checkpoint.shared_below,
@@ -195,9 +216,14 @@ pub(super) async fn recover(
         };
         if !whole {
             let durable_to = checkpoint.durable_to;
-            let proof = reader
-                .beyond(side, walk.run, walk.position, durable_to)
+            let behind = reader
+                .behind(side, walk.run, walk.position, durable_to)
                 .await?;
+            if let Some(position) = behind.overtaking {
+                walk.position = position;
+                continue;
+            }
+            let proof = behind.proof;
             let known_end = walk.end();
             let was_durable = walk.position < durable_to;
             match (header, proof, known_end) {

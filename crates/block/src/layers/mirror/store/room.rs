@@ -8,8 +8,9 @@
 use std::rc::Rc;
 
 use super::entry::HEADER_BYTES;
+use super::flying::Pending;
 use super::index::Entry;
-use super::log::{Log, Pending};
+use super::log::Log;
 use crate::BLOCK_BYTES;
 
 impl Log {
@@ -35,12 +36,20 @@ impl Log {
             return None;
         }
         let most = HEADER_BYTES + self.area.data_blocks_max * BLOCK_BYTES;
-        Some(free.min(self.area.bytes_left_at(self.head.get())).min(most) - HEADER_BYTES)
+        let in_segment = self.area.bytes_left_at(self.head.get());
+        let most = most.min(in_segment).min(self.bytes_left_in_window());
+        Some(free.min(most).saturating_sub(HEADER_BYTES))
+    }
+
+    /// Returns the number of bytes by which the entries in flight may become longer: all of them
+    /// lie within one window.
+    pub(super) fn bytes_left_in_window(&self) -> u64 {
+        self.area.window() - (self.head.get() - self.stored())
     }
 
     /// Returns the number of free bytes, withheld or not; `None` when a part of the reserve is in
     /// use. `urgent` is for entries without data and for relogged changes.
-    fn free_bytes(&self, urgent: bool) -> Option<u64> {
+    pub(super) fn free_bytes(&self, urgent: bool) -> Option<u64> {
         // Two in-flight windows of space stay free for the gap before the next incarnation. One
         // more is kept for entries without data, so that a flush never waits for space that only a
         // flush can free, and for relogged changes, which let older entries be dropped.
@@ -60,8 +69,14 @@ impl Log {
     /// Returns the lowest position whose space must not be overwritten.
     pub(super) fn floor(&self) -> u64 {
         let tail = self.checkpoint.borrow().tail;
+        self.lowest_in_use().map_or(tail, |used| used.min(tail))
+    }
+
+    /// Returns the lowest position that is being read, or at which an overtaken entry is still
+    /// being written.
+    pub(super) fn lowest_in_use(&self) -> Option<u64> {
         let pinned = self.index.borrow().lowest_pin();
-        pinned.map_or(tail, |pinned| pinned.min(tail))
+        pinned.into_iter().chain(self.overtaking.lowest()).min()
     }
 
     /// Withholds `bytes` of the free room from now on; with `None`, nothing. Writes the changes for

@@ -50,14 +50,11 @@ impl Log {
         assert!(self.flying.borrow().is_empty(), "one run after the other");
         let mut next = self.checkpoint.borrow().clone();
         let (head, tail) = (self.head.get(), next.tail);
-        let (is_empty, pinned) = {
-            let index = self.index.borrow();
-            (index.entries().is_empty(), index.lowest_pin())
-        };
+        let is_empty = self.index.borrow().entries().is_empty();
         let floor = match is_empty {
             // If the log has no entries, the space before the head is free, except for the parts
             // that are being read.
-            true => pinned.map_or(head, |pinned| pinned.min(head)),
+            true => self.lowest_in_use().map_or(head, |used| used.min(head)),
             false => self.floor(),
         };
         next.discontinuities

@@ -16,6 +16,7 @@ use crate::request::{Flags, Op, Origin};
 mod cleaning;
 mod full;
 mod late;
+mod overtaking;
 mod salvage;
 mod small_map;
 mod straight;

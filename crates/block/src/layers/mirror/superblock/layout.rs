@@ -51,6 +51,8 @@ pub struct SegmentLayout {
     pub area: (u64, u64),
     /// Length of a segment.
     pub segment_bytes: u64,
+    /// Whether entries of the log may overtake others that the device is late with.
+    pub log_overtakes: bool,
 }
 
 impl SegmentLayout {

@@ -67,6 +67,8 @@ const WRITTEN_FEATURE: u64 = 1;
 const XXH3_FEATURE: u64 = 2;
 /// Feature bit of a logged side.
 const SEGMENTS_FEATURE: u64 = 32;
+/// Feature bit of a logged side whose log may have entries that overtake others.
+const OVERTAKING_FEATURE: u64 = 64;
 /// Feature bits of logged sides of earlier versions: without a journal, without summaries, and
 /// without a segment table.
 const OLD_SEGMENTS_FEATURES: u64 = 4 | 8 | 16;
@@ -288,7 +290,13 @@ impl Block<'_> {
                 ));
             }
         }
-        match self.u64_at(16) & !(WRITTEN_FEATURE | XXH3_FEATURE | SEGMENTS_FEATURE) {
+        let known = WRITTEN_FEATURE | XXH3_FEATURE | SEGMENTS_FEATURE | OVERTAKING_FEATURE;
+        // Only logs of logged sides have entries that overtake others.
+        let alone = match self.u64_at(16) & SEGMENTS_FEATURE {
+            0 => self.u64_at(16) & OVERTAKING_FEATURE,
+            _ => 0,
+        };
+        match self.u64_at(16) & !known | alone {
             0 => Ok(()),
             old if old & OLD_SEGMENTS_FEATURES == old => {
                 Err("it is a logged side of an earlier version; \
@@ -324,6 +332,7 @@ impl Block<'_> {
             record: self.area_at(SEGMENTS_AT),
             area: self.area_at(SEGMENTS_AT + 16),
             segment_bytes: self.u64_at(SEGMENTS_AT + 32),
+            log_overtakes: self.u64_at(16) & OVERTAKING_FEATURE != 0,
         })
     }
 
@@ -413,7 +422,10 @@ impl Superblock {
             BlockDigest::Xxh3 => XXH3_FEATURE,
         };
         let segments = self.layout.segments;
-        let logged = segments.map_or(0, |_| SEGMENTS_FEATURE);
+        let logged = segments.map_or(0, |of| match of.log_overtakes {
+            true => SEGMENTS_FEATURE | OVERTAKING_FEATURE,
+            false => SEGMENTS_FEATURE,
+        });
         fields.put_u64(written.map_or(0, |_| WRITTEN_FEATURE) | digest | logged);
         (0..2).for_each(|_| fields.put_u64(0));
         fields.put(&self.volume);

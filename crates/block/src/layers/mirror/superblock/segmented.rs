@@ -127,6 +127,7 @@ pub(super) fn of(geometry: &Geometry, asked: Asked) -> Result<SideLayout, Layout
         record,
         area: (start, segments * segment_bytes),
         segment_bytes,
+        log_overtakes: true,
     };
     if layout.area.1 / BLOCK_BYTES > BLOCKS_MAX {
         return Err(LayoutError::TooLargeForSegments { device_bytes });

@@ -243,7 +243,7 @@ fn a_logged_side_says_where_its_segments_are() {
         ..sample()
     };
     let block = logged.encode();
-    assert_eq!(block[16], 1 | 2 | 32);
+    assert_eq!(block[16], 1 | 2 | 32 | 64);
     let word = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().unwrap());
     let segments = layout.segments.unwrap();
     // The checksums and the data have virtual addresses.
@@ -311,7 +311,7 @@ fn what_cannot_be_is_refused_whatever_its_checksum() {
     assert!(old.contains("before crash safety"), "{old}");
     assert!(old.contains("format it again"), "{old}");
     assert!(refused(8, &[3]).contains("version 3"));
-    assert!(refused(16, &[64]).contains("features 0x40"));
+    assert!(refused(16, &[128]).contains("features 0x80"));
     for old in [4, 8, 16] {
         let reason = refused(16, &[1 | 2 | old]);
         assert!(reason.contains("logged side of an earlier version"));

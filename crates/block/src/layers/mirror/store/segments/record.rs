@@ -366,6 +366,7 @@ mod tests {
             record: (64 << 10, 128 << 10),
             area: (1 << 20, 16 << 20),
             segment_bytes: 1 << 20,
+            log_overtakes: true,
         }
     }
 
