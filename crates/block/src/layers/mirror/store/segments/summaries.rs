@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bimetal_rt::Payload;
-use bimetal_rt::turn::give_way;
 use futures_util::future::try_join_all;
 
 use super::description::{self, Described};
@@ -13,7 +12,6 @@ use super::{Place, Segments};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::layers::mirror::planted::{Bug, is_planted};
-use crate::layers::mirror::store::entry::{HEADER_BYTES, Header};
 use crate::request::{Flags, Request};
 
 /// Maximum number of described blocks of a disk that are kept in memory, 64 MiB of descriptions.
@@ -130,47 +128,24 @@ impl Segments {
     }
 
     /// Makes known what the segment of the log holds in which the log begins at `tail`: entries
-    /// before the tail are not read by the opening, but their content may be live.
+    /// before the tail are not read by the opening, but their content may be live. Only what has
+    /// the digest of its description is believed. A summary of the segment may be of an earlier
+    /// program, whose entries a power cut has taken back, and which were written at the same
+    /// positions.
     ///
     /// # Errors
     /// Errors of the device that do not concern single blocks.
     pub(in super::super) async fn describe_before(&self, tail: u64) -> Result<(), IoError> {
-        let (place, generation) = self.chain.generation_at(tail);
+        let (place, _) = self.chain.generation_at(tail);
         let start = place * self.chain.usable_bytes();
         if tail == start || tail >= self.chain.end() {
             return Ok(());
         }
-        let segment =
-            ((self.chain.at(start) - self.layout.area.0) / self.layout.segment_bytes) as u32;
-        if let Some((found, described)) = self.read_summary(segment).await?
-            && found == generation
-        {
-            self.chain.add_described(place, &described);
-            return Ok(());
-        }
-        let mut position = start;
-        while position < tail {
-            give_way().await;
-            let read = Request::read(self.chain.at(position), HEADER_BYTES);
-            let block = match self.device.submit(read).await {
-                Ok(reply) => reply.into_data().to_vec(),
-                Err(error) if error.is_of_a_block() => {
-                    position += BLOCK_BYTES;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let header = Header::decode(&block);
-            let Some(header) = header.filter(|header| {
-                header.side == self.side && header.position == position && header.end() <= tail
-            }) else {
-                // Between two incarnations of the log is a gap.
-                position += BLOCK_BYTES;
-                continue;
-            };
-            self.chain.describe(&header);
-            position = header.end();
-        }
+        let offset = self.chain.at(start) - self.layout.area.0;
+        let segment = (offset / self.layout.segment_bytes) as u32;
+        let blocks = ((tail - start) / BLOCK_BYTES) as u32;
+        let described = self.described_by_content(segment, blocks).await?;
+        self.chain.add_described(place, &described);
         Ok(())
     }
 

@@ -160,3 +160,61 @@ fn only_what_a_rebuild_has_announced_is_given_up() {
         assert_eq!(get(store, block..block + 1).await, Ok(vec![7]));
     });
 }
+
+/// Writes `entries` entries of one block each into the log of a new side, from `first` on, and
+/// folds all of them.
+async fn folded_side(rt: &Rt, (first, entries): (u64, u64)) -> (Rc<dyn Device>, StoreDevice) {
+    let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(rt, 64 << 20));
+    let on = formatted_as(rt, &device, SideKind::Log).await;
+    let (store, next) = opened_on(rt, &on).await;
+    for block in first..first + entries {
+        put(rt, &store, &next, block, &[byte_of(block)]).await;
+    }
+    store.flush(next.get()).await.expect("it is durable");
+    assert_eq!(store.empty().await, Ok(true));
+    store.end().await;
+    (device, on)
+}
+
+/// A power cut can take back the entries of a segment of the log and leave the summary that was
+/// written with the last of them. A later program then writes other entries to the same place.
+#[test]
+fn a_summary_of_entries_that_were_taken_back_is_not_believed() {
+    const ENTRIES: u64 = 12;
+    let rt = rt();
+    rt.block_on(async {
+        // The first side has the summary of a full segment, and the second one a part of it.
+        let (older, on) = folded_side(&rt, (300, 40)).await;
+        let (device, _) = folded_side(&rt, (0, ENTRIES)).await;
+        let segments = on.layout.segments.expect("it is logged");
+        let usable = segments.usable_blocks() * BLOCK_BYTES;
+        // The log begins one in-flight window behind its start, in the second segment.
+        let first = on.layout.log.0 + segments.segment_bytes;
+        let read = Request::read(first + usable, segments.segment_bytes - usable);
+        let summary = older.submit(read).await.expect("it reads").into_data();
+        assert!(summary.to_vec().iter().any(|byte| *byte != 0));
+        let write = Request::write(first + usable, summary, Flags::NONE);
+        device.submit(write).await.expect("it writes");
+
+        let on = StoreDevice {
+            device: Rc::clone(&device),
+            cleans_always: true,
+            ..on
+        };
+        for _ in 0..2 {
+            let (store, next) = opened_on(&rt, &on).await;
+            // Cleaning takes the segments of the log that are released.
+            for block in 0..200 {
+                put(&rt, &store, &next, 400 + block % 50, &[7]).await;
+                if block % 20 == 0 {
+                    store.flush(next.get()).await.expect("it is durable");
+                    assert_eq!(store.empty().await, Ok(true));
+                }
+            }
+            rt.sleep(Duration::from_secs(10)).await;
+            let expected: Vec<u8> = (0..ENTRIES).map(byte_of).collect();
+            assert_eq!(get(&store, 0..ENTRIES).await, Ok(expected));
+            store.end().await;
+        }
+    });
+}
