@@ -37,7 +37,7 @@ pub(super) struct Flying {
 
 /// What an entry is formed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum From {
+pub(super) enum EntrySource {
     /// New changes.
     New,
     /// Relogged changes.

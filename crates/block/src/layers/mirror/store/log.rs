@@ -17,7 +17,7 @@ use futures_util::future::join;
 use super::append::Append;
 use super::checkpoint::{self, Checkpoint, DISCONTINUITIES_MAX};
 use super::entry::{HEADER_BYTES, Header, Kind, RECORDS_MAX, Record};
-use super::flying::{Flying, From, LogCounts, Outcome, Pending};
+use super::flying::{EntrySource, Flying, LogCounts, Outcome, Pending};
 use super::index::{Entry, Index, block_count};
 use super::late::Overtaking;
 use super::log_area::{Area, ENTRIES_IN_FLIGHT_MAX};
@@ -380,7 +380,7 @@ impl Log {
             && self.has_waiting()
         {
             if self.overtaking.has_waiting() {
-                let Some((flying, data)) = self.form_entry(From::Overtaken) else {
+                let Some((flying, data)) = self.form_entry(EntrySource::Overtaken) else {
                     return;
                 };
                 self.write(flying, data);
@@ -396,8 +396,8 @@ impl Log {
                 return;
             }
             let from = match again {
-                true => From::Again,
-                false => From::New,
+                true => EntrySource::Again,
+                false => EntrySource::New,
             };
             let Some((flying, data)) = self.form_entry(from) else {
                 if again {
@@ -435,12 +435,12 @@ impl Log {
     }
 
     /// Forms one entry from waiting appends, as far as the entry has room.
-    fn form_entry(&self, from: From) -> Option<(Flying, Payload)> {
-        let (mut room, mut bare_room) = (self.room(from != From::New)?, BARE_BYTES_MAX);
+    fn form_entry(&self, from: EntrySource) -> Option<(Flying, Payload)> {
+        let (mut room, mut bare_room) = (self.room(from != EntrySource::New)?, BARE_BYTES_MAX);
         let queue = match from {
-            From::New => &self.pending,
-            From::Again => &self.again,
-            From::Overtaken => &self.overtaking.waiting,
+            EntrySource::New => &self.pending,
+            EntrySource::Again => &self.again,
+            EntrySource::Overtaken => &self.overtaking.waiting,
         };
         let (mut records, mut digests, mut data) = (Vec::new(), Vec::new(), Payload::empty());
         let (mut parts, mut last_parts) = (Vec::new(), Vec::new());
@@ -482,7 +482,7 @@ impl Log {
             parts.push(Rc::clone(&first.outcome));
             if taken == len {
                 let done = pending.pop_front().expect("it was looked at");
-                if from == From::New {
+                if from == EntrySource::New {
                     self.given(done.append.stands_for);
                 }
                 last_parts.push(done.outcome);
@@ -491,13 +491,13 @@ impl Log {
                 break;
             }
         }
-        let is_partial = from == From::Overtaken && !pending.is_empty();
+        let is_partial = from == EntrySource::Overtaken && !pending.is_empty();
         drop(pending);
-        let follows = match from == From::Overtaken && self.overtaking.begins() {
+        let follows = match from == EntrySource::Overtaken && self.overtaking.begins() {
             true => self.stored(),
             false => self.head.get(),
         };
-        if from == From::Overtaken && !is_partial {
+        if from == EntrySource::Overtaken && !is_partial {
             self.overtaking.join(&mut parts, &mut last_parts);
         }
         let header = Header {

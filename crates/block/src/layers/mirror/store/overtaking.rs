@@ -46,10 +46,8 @@ impl Log {
 
     /// Overtakes the late entry at `position` and those in flight behind it, if the log has room.
     fn overtake(self: &Rc<Self>, position: u64) {
-        if self.broken.get() || self.halted.get().is_some() || self.overtaking.has_waiting() {
-            return;
-        }
-        if !self.has_room_to_overtake(position) {
+        let has_ended = self.broken.get() || self.halted.get().is_some();
+        if has_ended || self.overtaking.has_waiting() || !self.has_room_to_overtake(position) {
             return;
         }
         self.overtaking.begin();

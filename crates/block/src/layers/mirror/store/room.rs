@@ -32,13 +32,12 @@ impl Log {
             // On a logged side, new changes also keep step with cleaning.
             false => free.min(self.area.granted_bytes(self.head.get())),
         };
+        let free = free.min(self.bytes_left_in_window());
         if free < HEADER_BYTES + BLOCK_BYTES {
             return None;
         }
         let most = HEADER_BYTES + self.area.data_blocks_max * BLOCK_BYTES;
-        let in_segment = self.area.bytes_left_at(self.head.get());
-        let most = most.min(in_segment).min(self.bytes_left_in_window());
-        Some(free.min(most).saturating_sub(HEADER_BYTES))
+        Some(free.min(self.area.bytes_left_at(self.head.get())).min(most) - HEADER_BYTES)
     }
 
     /// Returns the number of bytes by which the entries in flight may become longer: all of them
