@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use bimetal_rt::sync::Semaphore;
 use bimetal_rt::{Payload, Rt};
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::stream::{self, FuturesUnordered, StreamExt};
 
 use crate::device::Device;
 use crate::error::IoError;
@@ -38,6 +38,8 @@ const RUN_BYTES_MAX: u64 = 1 << 20;
 const BRIDGED_PAGES_MAX: u64 = 32;
 /// Maximum number of writes that one write-back has in flight.
 const WRITES_IN_FLIGHT_MAX: usize = 8;
+/// Maximum number of reads that one verification has in flight.
+const READS_IN_FLIGHT_MAX: usize = 8;
 
 /// Reason why a page is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -513,9 +515,15 @@ impl WriteBack {
         let _turn = self.turn.acquire(1).await;
         let run_pages_max = Area::run_pages_max(&*self.device);
         let pages: Vec<u64> = self.unverified.borrow().keys().copied().collect();
-        let mut lost = Vec::new();
-        for run in runs(pages, run_pages_max) {
+        // A disk needs a rotation for each read that is not in flight together with others.
+        let reads = runs(pages, run_pages_max).into_iter().map(async |run| {
             let found = self.area.read(&*self.device, run.clone()).await?;
+            Ok::<_, IoError>((run, found))
+        });
+        let mut reads = stream::iter(reads).buffer_unordered(READS_IN_FLIGHT_MAX);
+        let mut lost = Vec::new();
+        while let Some(read) = reads.next().await {
+            let (run, found) = read?;
             for (page, digest) in run.zip(digests(&found)) {
                 if self.unverified.borrow_mut().remove(&page) != Some(digest) {
                     self.written.forget(page);

@@ -397,7 +397,10 @@ fn pages_that_have_changed_stay_beyond_the_bound_until_they_are_written_and_veri
     assert!((2..=8).contains(&rig.writes_peak()), "several, not all");
     assert_eq!(sums.unwritten_pages(), 0);
     assert_eq!(statistic(&sums, "checksum_cached_pages"), 320);
+    let before = rig.rt.now();
     assert_eq!(rig.rt.block_on(sums.verify()), Ok(true));
+    // Each of the 22 reads takes a millisecond, and 8 are in flight together.
+    assert_eq!(rig.rt.now().since(before), Duration::from_millis(3));
     assert_eq!(statistic(&sums, "checksum_cached_pages"), 2);
     assert_eq!(statistic(&sums, "checksum_write_backs"), 22);
     rig.rt.block_on(sums.write_back()).unwrap();

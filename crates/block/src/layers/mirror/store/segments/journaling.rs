@@ -258,14 +258,12 @@ impl Segments {
     /// Errors of the device.
     pub(in super::super) async fn verify_journal(&self) -> Result<bool, IoError> {
         let pending = self.journal.borrow().pending.clone();
-        for run in pending {
-            let read = run.copies.map(|copy| self.read_copy(&run, copy));
-            let read = try_join_all(read).await?;
-            if read.iter().flatten().any(Option::is_none) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        let copies = pending
+            .iter()
+            .flat_map(|run| run.copies.map(|copy| (run, copy)));
+        let reads = copies.map(|(run, copy)| self.read_copy(run, copy));
+        let read = try_join_all(reads).await?;
+        Ok(read.iter().flatten().all(Option::is_some))
     }
 
     /// Reads a copy of a run: the items of each of its blocks; `None` for a damaged block.
