@@ -36,7 +36,7 @@ impl Shared {
     pub(super) async fn flush_up_to(self: &Rc<Self>, boundary: u64) -> Result<(), IoError> {
         let failures = |side: &Side| side.failed_flushes.get();
         let failed_before: Vec<u64> = self.sides.numbered().map(failures).collect();
-        let _waiting = self.flushes.wait(boundary);
+        let _waiting = self.flushes.wait(boundary, self.rt.now());
         for side in 0..self.sides.len() {
             self.want_flushed(side, boundary);
             self.pump(side);
@@ -259,7 +259,7 @@ impl Shared {
     /// call, then flushes these sides. Used for bare devices. Works in every state of the volume.
     pub(super) async fn drain_and_flush(self: &Rc<Self>) -> IoResult {
         let before = self.admission.next_number();
-        let waiting = self.flushes.wait(before);
+        let waiting = self.flushes.wait(before, self.rt.now());
         for side in 0..self.sides.len() {
             self.pump(side);
         }

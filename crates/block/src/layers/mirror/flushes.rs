@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
+use bimetal_rt::Instant;
 use bimetal_rt::sync::Event;
 
 /// State of the flushes; see the module.
@@ -14,8 +15,9 @@ pub(super) struct Flushes {
     /// flushed.
     below: Cell<u64>,
     /// Boundaries of the waiting flushes (the sequence numbers below which they make all changes
-    /// durable), each with the number of flushes that wait for this boundary.
-    waiting: RefCell<BTreeMap<u64, u32>>,
+    /// durable), each with the number of flushes that wait for this boundary, and the time at which
+    /// the first of them began to wait.
+    waiting: RefCell<BTreeMap<u64, (u32, Instant)>>,
     /// Signaled when a flush of a side has ended, or when flushes no longer depend on a side.
     pub(super) changed: Event,
 }
@@ -30,7 +32,7 @@ pub(super) struct FlushWaits<'f> {
 impl Drop for FlushWaits<'_> {
     fn drop(&mut self) {
         let mut waiting = self.flushes.waiting.borrow_mut();
-        let count = waiting.get_mut(&self.boundary).expect("it waits");
+        let (count, _) = waiting.get_mut(&self.boundary).expect("it waits");
         *count -= 1;
         if *count == 0 {
             waiting.remove(&self.boundary);
@@ -39,10 +41,12 @@ impl Drop for FlushWaits<'_> {
 }
 
 impl Flushes {
-    /// Registers a flush that waits until all changes below the sequence number `boundary` are
-    /// durable.
-    pub(super) fn wait(&self, boundary: u64) -> FlushWaits<'_> {
-        *self.waiting.borrow_mut().entry(boundary).or_default() += 1;
+    /// Registers a flush that waits from `now` on until all changes below the sequence number
+    /// `boundary` are durable.
+    pub(super) fn wait(&self, boundary: u64, now: Instant) -> FlushWaits<'_> {
+        let mut waiting = self.waiting.borrow_mut();
+        waiting.entry(boundary).or_insert((0, now)).0 += 1;
+        drop(waiting);
         FlushWaits {
             flushes: self,
             boundary,
@@ -54,6 +58,12 @@ impl Flushes {
     pub(super) fn first_above(&self, number: u64) -> Option<u64> {
         let waiting = self.waiting.borrow();
         waiting.range(number + 1..).next().map(|(&first, _)| first)
+    }
+
+    /// Returns the time since which the oldest flush has been waiting.
+    pub(super) fn oldest_since(&self) -> Option<Instant> {
+        let waiting = self.waiting.borrow();
+        waiting.values().next().map(|(_, since)| *since)
     }
 
     /// Returns true when a client waits for a flush.

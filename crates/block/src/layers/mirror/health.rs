@@ -22,7 +22,8 @@ use super::side::{Side, add};
 use super::volume::Volume;
 use crate::error::IoError;
 
-/// Age of an operation of a side that is stuck from which on clients wait for the others.
+/// Age from which on clients wait for the log of a side: of an operation of another side that is
+/// stuck, of a write that no side has stored, or of a flush.
 const FROZEN_AFTER: Duration = Duration::from_millis(20);
 /// Interval at which a side that does not answer is checked again when it cannot be ejected or is
 /// already absent.
@@ -93,26 +94,21 @@ impl Shared {
         side.work.set_stuck(true);
         side.policy.borrow_mut().overdue(self.rt.now().as_ns());
         self.escalate_elsewhere(index);
-        let shared = Rc::clone(self);
-        self.tasks.spawn(async move {
-            shared.rt.sleep(FROZEN_AFTER).await;
-            for side in shared.sides.iter().filter(|side| side.index != index) {
-                if let Some(store) = side.store().filter(|_| shared.is_awaited(side.index)) {
-                    store.log_goes_on();
-                }
-            }
-        });
     }
 
-    /// Returns true while clients wait for a side because another side does not answer.
+    /// Returns true while clients wait for a side because the others do not answer: one of them is
+    /// stuck, or a flush or a write has waited for long, since none has stored it.
     pub(super) fn is_awaited(&self, index: usize) -> bool {
+        let is_old = |at: Instant| self.rt.now().since(at) >= FROZEN_AFTER;
         let is_frozen = |side: &Side| {
             let oldest = side.work.oldest();
-            let age = oldest.map(|(_, started)| self.rt.now().since(started.at));
-            side.work.is_stuck() && age.is_some_and(|age| age >= FROZEN_AFTER)
+            side.work.is_stuck() && oldest.is_some_and(|(_, started)| is_old(started.at))
         };
+        let write = self.admission.undecided.oldest_admitted();
+        let waiting = write.into_iter().chain(self.flushes.oldest_since());
+        let is_waited_for = waiting.min().is_some_and(is_old);
         let mut others = self.sides.iter().filter(|side| side.index != index);
-        others.any(|side| side.is_active() && is_frozen(side))
+        others.any(|side| side.is_active() && (is_waited_for || is_frozen(side)))
     }
 
     fn silent(self: &Rc<Self>, index: usize) {

@@ -40,9 +40,11 @@
 //! before, a read waits for its decision unnecessarily.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
+use bimetal_rt::Instant;
 use bimetal_rt::sync::WaitQueue;
 use slab::Slab;
 
@@ -60,6 +62,8 @@ struct Reading {
 #[derive(Default)]
 pub(super) struct Undecided {
     writes: RefCell<ExtentMap<Waiting>>,
+    /// Times at which these writes were admitted, by their sequence numbers.
+    admitted: RefCell<BTreeMap<u64, Instant>>,
     /// Reads that wait until a write has succeeded or failed, by the sequence number of that write.
     waiting: WaitQueue,
     reads: RefCell<Slab<Reading>>,
@@ -84,12 +88,20 @@ impl Undecided {
             ticket: Rc::clone(ticket),
         };
         writes.insert(ticket.range.clone(), write);
+        let mut admitted = self.admitted.borrow_mut();
+        admitted.insert(ticket.seq, ticket.admitted);
+    }
+
+    /// Returns the time at which the oldest undecided write was admitted.
+    pub(super) fn oldest_admitted(&self) -> Option<Instant> {
+        self.admitted.borrow().values().next().copied()
     }
 
     /// Removes a write that is now stored, and wakes the reads that wait until the write is
     /// decided.
     pub(super) fn stored(&self, ticket: &Ticket) {
         self.writes.borrow_mut().remove(ticket.range.clone());
+        self.admitted.borrow_mut().remove(&ticket.seq);
         self.waiting.wake_at(ticket.seq);
     }
 

@@ -5,15 +5,19 @@
 //! has several such requests in a row, and the log of every side waits for the commit in the end.
 //!
 //! While another side does not answer, clients wait for this log only. It gives way to nothing
-//! then, since a commit can wait for as long as such a freeze lasts.
+//! then, since a commit takes as long as tens of entries, or as long as the freeze lasts.
 //!
 //! What the log gives way to must never wait for the log.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::Store;
 use super::log::Log;
 use crate::device::Device;
+
+/// Interval at which a log that pauses with waiting changes checks whether clients wait for it.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Guard that keeps the log from beginning to write an entry until it is dropped.
 pub(super) struct GivesWay(Rc<Log>);
@@ -37,6 +41,22 @@ impl Log {
         };
         self.gives_way.get() > 0 && !is_awaited()
     }
+
+    /// If the log pauses and changes wait to be written, makes sure that it begins its next entry
+    /// when clients begin to wait for it.
+    pub(super) fn look_while_paused(self: &Rc<Self>) {
+        if !self.pauses() || !self.has_waiting() || self.looks.replace(true) {
+            return;
+        }
+        let log = Rc::clone(self);
+        self.tasks.spawn(async move {
+            while log.pauses() {
+                log.rt.sleep(LOOK_EVERY).await;
+            }
+            log.looks.set(false);
+            log.take_up();
+        });
+    }
 }
 
 impl Store {
@@ -44,12 +64,6 @@ impl Store {
     /// side does not answer.
     pub(in super::super) fn set_is_awaited(&self, is_awaited: Rc<dyn Fn() -> bool>) {
         *self.log.is_awaited.borrow_mut() = is_awaited;
-    }
-
-    /// Makes the log begin its next entry, if it may. To be called when clients begin to wait for
-    /// this side.
-    pub(in super::super) fn log_goes_on(&self) {
-        self.log.take_up();
     }
 
     /// Makes the log give way on a rotational device, until the returned guard is dropped. It

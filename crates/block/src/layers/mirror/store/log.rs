@@ -84,13 +84,15 @@ pub(super) struct Log {
     waits_for_space: Cell<bool>,
     /// Number of tasks for which the log pauses.
     pub(super) gives_way: Cell<u32>,
+    /// Whether a task checks if the pause is over, or clients wait for this log.
+    pub(super) looks: Cell<bool>,
     /// Function that returns true while clients wait for this log because another side does not
     /// answer. The log does not pause then.
     pub(super) is_awaited: RefCell<Rc<dyn Fn() -> bool>>,
     /// Whether a new incarnation could not begin for lack of space.
     pub(super) cramped: Cell<bool>,
     pub(super) changed: Event,
-    tasks: TaskGroup,
+    pub(super) tasks: TaskGroup,
     counts: Cell<LogCounts>,
 }
 
@@ -154,6 +156,7 @@ impl Log {
             formed: Cell::new((highest, complete)),
             waits_for_space: Cell::new(false),
             gives_way: Cell::new(0),
+            looks: Cell::new(false),
             is_awaited: RefCell::new(Rc::new(|| false)),
             cramped: Cell::new(false),
             changed: Event::new(),
@@ -327,7 +330,7 @@ impl Log {
     }
 
     /// Returns true when an append, new or relogged, waits to be written.
-    fn has_waiting(&self) -> bool {
+    pub(super) fn has_waiting(&self) -> bool {
         self.has_pending() || !self.again.borrow().is_empty() || self.overtaking.has_waiting()
     }
 
@@ -373,6 +376,7 @@ impl Log {
 
     /// Writes waiting appends as long as the device is ready and the log has space.
     pub(super) fn pump(self: &Rc<Self>) {
+        self.look_while_paused();
         while !self.broken.get()
             && self.halted.get().is_none()
             && !self.pauses()

@@ -140,7 +140,6 @@ fn a_log_that_is_awaited_gives_way_to_nothing() {
         let waited = rt.timeout(Duration::from_secs(60), &mut first).await;
         assert!(waited.is_err(), "it gives way");
         is_awaited.set(true);
-        store.log_goes_on();
         first.await;
         put(&rt, &store, &next, 1, &[2]).await;
         assert_eq!(get(&store, 0..2).await, Ok(vec![1, 2]));
