@@ -127,7 +127,8 @@ impl Store {
         if self.log.is_full() {
             Fill::Full
         } else if let Some(segments) = &self.segments {
-            Store::fill_of_segments(used, all, segments.is_below_target())
+            let left = self.log.open_bytes().1 + segments.lengthening_bytes(self.log.floor());
+            Store::fill_of_segments(used, (used + left, all), segments.is_below_target())
         } else if used >= all / 16 * 15 || self.log.has_many_runs() {
             Fill::High
         } else if used >= all / 8 * 7 {
@@ -137,11 +138,14 @@ impl Store {
         }
     }
 
-    /// Returns the fill level of the log of a logged side, which has `used` of `all` bytes. Folding
-    /// costs such a side no seeks, so it begins earlier, and earlier still while the side is short
-    /// of space.
-    fn fill_of_segments(used: u64, all: u64, is_short: bool) -> Fill {
+    /// Returns the fill level of the log of a logged side, which has `used` bytes in use. It may
+    /// have `most` bytes in use as far as there is space for it now, and `all` with enough space.
+    /// Folding costs such a side no seeks, so it begins earlier, and earlier still while the side
+    /// is short of space. A side that is not short has space that a commit gives to the log.
+    fn fill_of_segments(used: u64, (most, all): (u64, u64), is_short: bool) -> Fill {
         let is_owed = is_short && used >= (all / 2).min(UNFOLDED_SHORT_BYTES);
+        let is_worth = !is_short && used >= (all / 4).min(UNFOLDED_SHORT_BYTES);
+        let all = if is_worth { most.min(all) } else { all };
         if used >= all / 4 * 3 || is_owed {
             Fill::High
         } else if used >= (all / 2).min(UNFOLDED_BYTES) {
@@ -311,5 +315,32 @@ impl Store {
                 chunk.pieces.push((part, cut));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A log that is folded only when it has reached its end makes changes wait for the commit.
+    #[test]
+    fn a_log_is_folded_before_it_uses_what_space_allows() {
+        let fill = |used, most| Store::fill_of_segments(used * MIB, (most * MIB, 160 * MIB), false);
+        assert_eq!(fill(76, 400), Fill::Low, "half of the log is not in use");
+        assert_eq!(fill(76, 160), Fill::Low);
+        assert_eq!(fill(76, 104), Fill::Much);
+        assert_eq!(fill(76, 88), Fill::High);
+        assert_eq!(fill(31, 32), Fill::Low, "a commit would free little");
+        assert_eq!(fill(32, 32), Fill::High);
+    }
+
+    /// While a side is short of space, cleaning commits often anyway.
+    #[test]
+    fn a_side_that_is_short_of_space_folds_by_the_length_of_its_log() {
+        let fill = |used| Store::fill_of_segments(used * MIB, (used * MIB, 64 * MIB), true);
+        assert_eq!(fill(31), Fill::Low);
+        assert_eq!(fill(32), Fill::High);
     }
 }

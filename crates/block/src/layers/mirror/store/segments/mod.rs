@@ -16,6 +16,7 @@ mod clean;
 mod description;
 mod journal;
 mod journaling;
+mod lengthening;
 mod map_pages;
 mod pace;
 mod places;
@@ -323,13 +324,6 @@ impl Segments {
         record::wrong_copies(&*self.device, &self.side, &self.layout, &record).await
     }
 
-    /// Returns true when a commit would lengthen the log.
-    pub(super) fn log_is_short(&self, log_floor: u64) -> bool {
-        let is_free = self.usage.borrow().free_count() > self.spared_by_log();
-        let wanted = log_floor.saturating_add(self.log_bytes);
-        is_free && self.chain.end() + self.chain.usable_bytes() <= wanted
-    }
-
     /// Returns true when cleaning must free segments before the log may be folded: a commit takes
     /// space, and folding alone frees little.
     pub(super) fn must_clean_first(&self) -> bool {
@@ -531,29 +525,6 @@ impl Segments {
     /// Sets the function that returns the age of content that a rebuild writes.
     pub(super) fn set_born(&self, born: Rc<Born>) {
         *self.born.borrow_mut() = born;
-    }
-
-    /// Returns the number of free segments that the log leaves to others. It leaves as many as it
-    /// has not filled yet, so that cleaning has room for long batches: each batch costs a commit.
-    fn spared_by_log(&self) -> usize {
-        SEGMENTS_RESERVED as usize + self.pace.unspent_segments()
-    }
-
-    /// Takes the free segments by which the log is to be lengthened.
-    fn take_for_log(&self, log_floor: u64) -> Vec<u32> {
-        let wanted = log_floor
-            .max(self.dropping_to.get())
-            .saturating_add(self.log_bytes);
-        let mut end = self.chain.end();
-        let mut usage = self.usage.borrow_mut();
-        let (mut more, spared) = (Vec::new(), self.spared_by_log());
-        while end < wanted
-            && let Some(segment) = usage.take(State::Log, spared + more.len())
-        {
-            more.push(segment);
-            end += self.chain.usable_bytes();
-        }
-        more
     }
 
     /// Reads a range of virtual addresses.
