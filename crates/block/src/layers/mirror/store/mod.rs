@@ -355,8 +355,7 @@ impl Store {
         let (mut recovered, areas) = futures_util::future::try_join(recovered, areas).await?;
         recovered.start.overtaking = Overtaking::of(&on.layout, &noticed);
         if let Some(segments) = &segments {
-            let tail = recovered.start.checkpoint.tail;
-            segments.describe_before(tail).await?;
+            segments.log_begins_at(recovered.start.checkpoint.tail);
         }
         let found = StoreFound {
             complete_below: recovered.start.complete,

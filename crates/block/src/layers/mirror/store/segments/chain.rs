@@ -35,6 +35,8 @@ pub(in super::super) struct Chain {
 /// What the blocks of a segment of the log hold.
 struct OfSegment {
     described: Vec<Described>,
+    /// Whether what the log has written to the segment is described completely.
+    is_complete: bool,
     /// Digest of the summary with all of this, if it was given out to be written.
     summary: Option<u32>,
 }
@@ -42,7 +44,7 @@ struct OfSegment {
 /// A segment that the log has released.
 pub(super) struct Released {
     pub(super) segment: u32,
-    /// What its blocks hold, as far as it is known.
+    /// What its blocks hold; empty if this is not completely known.
     pub(super) described: Vec<Described>,
     /// Digest of its summary; `None` if this program has not written one.
     pub(super) summary: Option<u32>,
@@ -161,15 +163,11 @@ impl Chain {
         }
     }
 
-    /// Adds what the blocks of a listed segment hold, as far as it is not known.
-    pub(super) fn add_described(&self, place: u64, described: &[Described]) {
+    /// Records that what the log has written to a listed segment is not known completely. The
+    /// segment gets no summary.
+    pub(super) fn leave_undescribed(&self, place: u64) {
         let mut all = self.described.borrow_mut();
-        let of = self.of_segment(&mut all, place);
-        for (known, described) in of.described.iter_mut().zip(described) {
-            if !known.is_something() {
-                *known = *described;
-            }
-        }
+        self.of_segment(&mut all, place).is_complete = false;
     }
 
     fn of_segment<'m>(
@@ -180,6 +178,7 @@ impl Chain {
         let usable = self.layout.usable_blocks() as usize;
         all.entry(place).or_insert_with(|| OfSegment {
             described: vec![Described::NOTHING; usable],
+            is_complete: true,
             summary: None,
         })
     }
@@ -216,10 +215,16 @@ impl Chain {
         described
     }
 
+    /// Returns the summary of a segment, with the offset to which it is to be written. For a
+    /// segment that gets none, this is a block of zeroes, since an older summary may be in its
+    /// place.
     fn summary(&self, place: u64) -> (u64, Vec<u8>) {
         let offset = self.offset_of(self.segment_at(place)) + self.usable_bytes();
         let mut all = self.described.borrow_mut();
         let of = all.get_mut(&place).expect("it has entries");
+        if !of.is_complete {
+            return (offset, vec![0; BLOCK_BYTES as usize]);
+        }
         let bytes = description::summary(&self.side, OF_LOG | place, &of.described);
         of.summary = Some(crc32c::crc32c(&bytes));
         (offset, bytes)
@@ -253,7 +258,7 @@ impl Chain {
         while (listed.first + 1) * self.usable_bytes() <= position
             && let Some(segment) = listed.segments.pop_front()
         {
-            let of = all.remove(&listed.first);
+            let of = all.remove(&listed.first).filter(|of| of.is_complete);
             released.push(Released {
                 segment,
                 summary: of.as_ref().and_then(|of| of.summary),

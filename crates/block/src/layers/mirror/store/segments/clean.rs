@@ -277,7 +277,7 @@ impl Segments {
                 // The places of some blocks are only in pages of the map that are not in memory.
                 None if !self.places.borrow().are_all_known() => {
                     self.count(|counts| counts.map_searches += 1);
-                    let described = self.described_by_content(*victim, u32::MAX).await?;
+                    let described = self.described_by_content(*victim).await?;
                     self.live_by_summary(*victim, &described, true)
                 }
                 found => found,

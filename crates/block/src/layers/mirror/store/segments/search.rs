@@ -186,23 +186,21 @@ impl Segments {
         Ok(())
     }
 
-    /// Reads the first `blocks` blocks of a segment, and returns what they hold: what the chunks
-    /// and entries in it say, where the content has the digest that they name.
+    /// Reads a segment, and returns what its blocks hold: what the chunks and entries in it say,
+    /// where the content has the digest that they name.
     ///
     /// # Errors
     /// Errors of the device that do not concern single blocks.
     pub(super) async fn described_by_content(
         &self,
         segment: u32,
-        blocks: u32,
     ) -> Result<Vec<Described>, IoError> {
         let first = segment * self.layout.segment_blocks() as u32;
         let usable = self.layout.usable_blocks() as u32;
-        let end = blocks.min(usable);
         let mut all = vec![Described::NOTHING; usable as usize];
         let mut next = 0;
-        for start in (0..end).step_by(READ_BLOCKS_MAX as usize) {
-            let count = READ_BLOCKS_MAX.min(end - start);
+        for start in (0..usable).step_by(READ_BLOCKS_MAX as usize) {
+            let count = READ_BLOCKS_MAX.min(usable - start);
             let blocks = self.read_blocks(first + start, count).await?;
             for (index, block) in (start..).zip(blocks) {
                 give_way().await;
@@ -226,8 +224,6 @@ impl Segments {
                 }
             }
         }
-        // What was not read was not compared with its digest.
-        all.truncate(end as usize);
         Ok(all)
     }
 

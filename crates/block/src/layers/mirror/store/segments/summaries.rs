@@ -127,26 +127,16 @@ impl Segments {
         Ok(Some(data.to_vec()))
     }
 
-    /// Makes known what the segment of the log holds in which the log begins at `tail`: entries
-    /// before the tail are not read by the opening, but their content may be live. Only what has
-    /// the digest of its description is believed. A summary of the segment may be of an earlier
-    /// program, whose entries a power cut has taken back, and which were written at the same
-    /// positions.
-    ///
-    /// # Errors
-    /// Errors of the device that do not concern single blocks.
-    pub(in super::super) async fn describe_before(&self, tail: u64) -> Result<(), IoError> {
+    /// Records that the log begins at `tail`: the opening does not read the entries before it in
+    /// the same segment, whose content may be live. So the segment gets no summary, and cleaning
+    /// reads what it holds. A summary that it has does not count: it may be of an earlier program,
+    /// whose entries a power cut has taken back, and which were written at the same positions.
+    pub(in super::super) fn log_begins_at(&self, tail: u64) {
         let (place, _) = self.chain.generation_at(tail);
         let start = place * self.chain.usable_bytes();
-        if tail == start || tail >= self.chain.end() {
-            return Ok(());
+        if tail > start && tail < self.chain.end() {
+            self.chain.leave_undescribed(place);
         }
-        let offset = self.chain.at(start) - self.layout.area.0;
-        let segment = (offset / self.layout.segment_bytes) as u32;
-        let blocks = ((tail - start) / BLOCK_BYTES) as u32;
-        let described = self.described_by_content(segment, blocks).await?;
-        self.chain.add_described(place, &described);
-        Ok(())
     }
 
     /// Writes the summaries of the segments of the log that the next commit releases, where the log
