@@ -8,8 +8,8 @@ use bimetal_block::layers::mirror::superblock::{SideKind, SideLayout};
 use bimetal_block::{Device, Flags, Op, Request, Statistic};
 use bimetal_rt::{Rng, Rt};
 
+use crate::common::ending_rt;
 use crate::common::segments::{pages_of, runs_of, spoil_map};
-use crate::common::virtual_rt;
 use crate::common::volume::{OpenVolume, Volume};
 
 const BLOCK: u64 = 4096;
@@ -106,7 +106,7 @@ impl Model {
 #[test]
 fn what_was_written_is_there_however_often_segments_were_cleaned() {
     for layouts in [Layouts::All(SideKind::Log), mixed()] {
-        let rt = virtual_rt(11);
+        let rt = ending_rt(11);
         rt.block_on(async {
             let mut volume = formatted(&rt, layouts).await;
             let mirror = volume.open().await;
@@ -143,7 +143,7 @@ fn what_was_written_is_there_however_often_segments_were_cleaned() {
 /// dies again and again, before it has cleaned any, uses up what is kept free for cleaning.
 #[test]
 fn a_full_side_goes_on_after_many_deaths_in_a_row() {
-    let rt = virtual_rt(12);
+    let rt = ending_rt(12);
     rt.block_on(async {
         let mut volume = logged(&rt).await;
         let mut mirror = volume.open().await;
@@ -166,7 +166,7 @@ fn a_full_side_goes_on_after_many_deaths_in_a_row() {
 /// A logged side that is started alone has all content, and cleans itself without the other side.
 #[test]
 fn a_side_alone_cleans_itself() {
-    let rt = virtual_rt(12);
+    let rt = ending_rt(12);
     rt.block_on(async {
         let volume = logged(&rt).await;
         let mirror = volume.open().await;
@@ -193,7 +193,7 @@ fn a_side_alone_cleans_itself() {
 /// A discard of everything frees all segments, whose number then is that of a new side.
 #[test]
 fn discarded_space_is_free_at_once() {
-    let rt = virtual_rt(13);
+    let rt = ending_rt(13);
     rt.block_on(async {
         let volume = logged(&rt).await;
         let mirror = volume.open().await;
@@ -239,7 +239,7 @@ fn discarded_space_is_free_at_once() {
 /// may have been.
 #[test]
 fn a_segment_record_has_two_copies() {
-    let rt = virtual_rt(14);
+    let rt = ending_rt(14);
     rt.block_on(async {
         let volume = logged(&rt).await;
         volume.fill(4).await;
@@ -266,7 +266,7 @@ fn a_segment_record_has_two_copies() {
 /// journal is damaged in both is refused, since it is unknown what it lacks.
 #[test]
 fn a_journal_has_two_copies() {
-    let rt = virtual_rt(16);
+    let rt = ending_rt(16);
     rt.block_on(async {
         let volume = logged(&rt).await;
         let mut model = Model::new(4096);
@@ -298,7 +298,7 @@ fn a_journal_has_two_copies() {
 /// A block that has changed on one side is read from the other, and repaired.
 #[test]
 fn a_corrupt_block_is_found_and_repaired() {
-    let rt = virtual_rt(15);
+    let rt = ending_rt(15);
     rt.block_on(async {
         let volume = logged(&rt).await;
         volume.fill(8).await;
@@ -343,7 +343,7 @@ fn a_disk_is_too_large_or_a_log_too_long_for_segments() {
 /// overwritten does not come back.
 #[test]
 fn a_lost_map_is_made_again_from_the_segments() {
-    let rt = virtual_rt(17);
+    let rt = ending_rt(17);
     rt.block_on(async {
         let mut volume = logged(&rt).await;
         let mirror = volume.open().await;
@@ -377,7 +377,7 @@ fn a_lost_map_is_made_again_from_the_segments() {
 /// Either copy of a page of the page table is enough.
 #[test]
 fn a_page_table_has_two_copies() {
-    let rt = virtual_rt(18);
+    let rt = ending_rt(18);
     rt.block_on(async {
         let volume = logged(&rt).await;
         volume.fill(4).await;
@@ -398,7 +398,7 @@ fn a_page_table_has_two_copies() {
 /// While another side has the blocks, a damaged map is healed by copying them.
 #[test]
 fn a_lost_map_is_healed_from_another_side() {
-    let rt = virtual_rt(19);
+    let rt = ending_rt(19);
     rt.block_on(async {
         let volume = logged(&rt).await;
         let mirror = volume.open().await;

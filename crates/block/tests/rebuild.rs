@@ -2,11 +2,12 @@
 //! throughput that remains for clients, and the record of changes that are made while a side is
 //! absent.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::common::{virtual_rt, write};
+use crate::common::{ending_rt, write};
 use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::{Candidate, SideKind};
@@ -65,7 +66,7 @@ impl Kind {
     /// Returns the time in ns that the device takes, without a mirror above it, to read or write
     /// `ranges` at the queue depth `depth`.
     fn time_alone(self, seed: u64, ranges: &[(u64, u64)], writes: bool, depth: usize) -> u64 {
-        let rt = virtual_rt(seed);
+        let rt = ending_rt(seed);
         rt.block_on(async {
             let end = ranges.iter().map(|(at, len)| at + len).max().expect("some");
             let device = &self.device(&rt, end.next_multiple_of(MIB));
@@ -82,10 +83,12 @@ impl Kind {
     }
 }
 
-/// A mirror of two sides. The test can freeze the second side through the control `gone`.
+/// A mirror of two sides. The test can freeze the first side through the control `first`, and the
+/// second one through `gone`.
 struct Volume {
     rt: Rt,
     mirror: Mirror,
+    first: Rc<FaultControl>,
     gone: Rc<FaultControl>,
 }
 
@@ -104,13 +107,14 @@ impl Volume {
         size_bytes: u64,
         formatting: &Formatting,
     ) -> Volume {
-        let devices = kinds.map(|kind| kind.device(rt, size_bytes));
-        let fault = Fault::new(rt, Rc::clone(&devices[1]), FaultPlan::default(), 1);
-        let gone = fault.control();
-        let sides = [
-            ("first", Rc::clone(&devices[0])),
-            ("second", Rc::new(fault) as Rc<dyn Device>),
-        ];
+        let faults = kinds.map(|kind| {
+            let device = kind.device(rt, size_bytes);
+            Fault::new(rt, device, FaultPlan::default(), 1)
+        });
+        let [first, gone] = [&faults[0], &faults[1]].map(Fault::control);
+        let devices = faults.map(|fault| Rc::new(fault) as Rc<dyn Device>);
+        let [one, other] = devices;
+        let sides = [("first", one), ("second", other)];
         let sides = sides.map(|(name, device)| Candidate {
             name: name.to_owned(),
             device,
@@ -129,6 +133,7 @@ impl Volume {
         Volume {
             rt: rt.clone(),
             mirror,
+            first,
             gone,
         }
     }
@@ -220,7 +225,7 @@ fn scattered_blocks_come_back_as_fast_as_the_devices_can() {
         ([Kind::Ssd, Kind::Disk], 16 * 1024 * MIB),
         ([Kind::Disk, Kind::Ssd], 1024 * MIB),
     ] {
-        let rt = virtual_rt(3);
+        let rt = ending_rt(3);
         rt.block_on(async {
             let volume = Volume::new(&rt, kinds, size_bytes, None).await;
             volume.lose().await;
@@ -239,6 +244,86 @@ fn scattered_blocks_come_back_as_fast_as_the_devices_can() {
                 took_ns <= needed_ns * 3 / 2,
                 "{took_ns} ns where {needed_ns} ns are needed, of {size_bytes}"
             );
+        });
+    }
+}
+
+/// Returns the byte with which the test fills a block that is written once.
+fn byte_of(at: u64) -> u8 {
+    (at / BLOCK % 251 + 1) as u8
+}
+
+/// A volume that was written at random lies in the order of its writing on a logged disk. A new SSD
+/// beside this disk must be given its content at the rate at which the disk is read in sequence,
+/// not at that of its seeks, with clients at half of it. What clients change meanwhile counts.
+#[test]
+fn a_disk_supplies_what_was_written_at_random_in_the_order_of_its_device() {
+    const BYTES: u64 = 256 * MIB;
+    for (every, share) in [(None, 0.8), (Some(Duration::from_millis(5)), 0.5)] {
+        let rt = ending_rt(3);
+        rt.block_on(async {
+            let kinds = [Kind::Disk, Kind::Ssd];
+            let volume = Volume::formatted(&rt, kinds, 512 * MIB, &Formatting::default()).await;
+            let volume = Rc::new(volume);
+            volume.lose().await;
+            let mut blocks: Vec<u64> = (0..BYTES / BLOCK).map(|block| block * BLOCK).collect();
+            let mut rng = Rng::new(5);
+            for last in (1..blocks.len()).rev() {
+                blocks.swap(last, rng.below(last as u64 + 1) as usize);
+            }
+            let puts = stream::iter(blocks.iter().map(|at| volume.put(*at, BLOCK, byte_of(*at))));
+            puts.buffer_unordered(64).collect::<Vec<()>>().await;
+            let flushed = volume.mirror.submit(Request::flush()).await;
+            flushed.expect("flushed");
+            // The log of the disk has newer content of these blocks than its map refers to.
+            for at in blocks.iter().take(1000) {
+                volume.put(*at, BLOCK, 255).await;
+            }
+            let clients = TaskGroup::new(&rt);
+            // Whether each change was acknowledged.
+            let changed: BTreeMap<u64, bool> =
+                blocks[..1000].iter().map(|at| (*at, true)).collect();
+            let changed = Rc::new(RefCell::new(changed));
+            if let Some(every) = every {
+                let (volume, changed) = (Rc::clone(&volume), Rc::clone(&changed));
+                clients.spawn(async move {
+                    loop {
+                        let at = rng.below(BYTES / BLOCK) * BLOCK;
+                        changed.borrow_mut().entry(at).or_insert(false);
+                        volume.put(at, BLOCK, 255).await;
+                        changed.borrow_mut().insert(at, true);
+                        volume.rt.sleep(every).await;
+                    }
+                });
+            }
+            volume.give_back().await;
+            let whole = volume.whole_within(Duration::from_secs(3600)).await;
+            let took_ns = whole.expect("it becomes whole");
+            clients.cancel().await;
+            let rate = BYTES as f64 / (took_ns as f64 / 1e9);
+            let sequential = Kind::Disk.sequential(1, false);
+            println!(
+                "clients {every:?}: {:.1} MB/s of {:.1}",
+                rate / 1e6,
+                sequential / 1e6
+            );
+            assert!(rate >= share * sequential, "{rate} of {sequential} bytes/s");
+            volume.first.set_frozen(true);
+            for at in (0..BYTES).step_by(BLOCK as usize) {
+                let read = volume.mirror.submit(Request::read(at, BLOCK)).await;
+                let found = read.expect("it is read").into_data().to_vec();
+                let possible: &[u8] = match changed.borrow().get(&at) {
+                    Some(true) => &[255],
+                    Some(false) => &[255, byte_of(at)],
+                    None => &[byte_of(at)],
+                };
+                let is_of_one = found.iter().all(|byte| *byte == found[0]);
+                assert!(
+                    is_of_one && possible.contains(&found[0]),
+                    "at {at}: {}",
+                    found[0]
+                );
+            }
         });
     }
 }
@@ -273,7 +358,7 @@ impl UnderWrites {
     /// Returns the rate of the rebuild, and the sequential rate of the slower device, in bytes per
     /// second.
     fn run(&self) -> (f64, f64) {
-        let rt = virtual_rt(3);
+        let rt = ending_rt(3);
         rt.block_on(async {
             let volume = Volume::new(&rt, self.kinds, self.size_bytes, self.log_bytes).await;
             let volume = Rc::new(volume);
@@ -356,7 +441,7 @@ fn a_side_is_converted_at_half_of_the_rate_of_the_slower_device() {
         ([Kind::Ssd, Kind::Ssd], "second", 1, SideKind::Log),
     ];
     for (kinds, name, side, to) in cases {
-        let rt = virtual_rt(4);
+        let rt = ending_rt(4);
         rt.block_on(async {
             let formatting = Formatting {
                 layouts: Layouts::Each([("first".to_owned(), SideKind::Log)].into()),
@@ -437,7 +522,7 @@ fn a_rebuild_keeps_its_floor_and_leaves_half_to_clients() {
         ([Kind::Ssd, Kind::Ssd], 256 * MIB),
         ([Kind::Ssd, Kind::Disk], 256 * MIB),
     ] {
-        let rt = virtual_rt(4);
+        let rt = ending_rt(4);
         rt.block_on(async {
             let volume = Rc::new(Volume::new(&rt, kinds, size_bytes, Some(8 * MIB)).await);
             // The maximum rate (ceiling) is twice the minimum rate (floor). Without a maximum rate,
@@ -485,7 +570,7 @@ fn rebuild_beside_a_full_log(seed: u64) -> u64 {
     /// Maximum number of bytes that wait for a side under rebuild: the limit of 1 MiB, and 16
     /// blocks in flight.
     const WAITING_BYTES_MAX: f64 = (MIB + 16 * BLOCK) as f64;
-    let rt = virtual_rt(seed);
+    let rt = ending_rt(seed);
     rt.block_on(async {
         let kinds = [Kind::Ssd, Kind::Disk];
         let volume = Rc::new(Volume::new(&rt, kinds, 192 * MIB, Some(12 * MIB)).await);
@@ -545,7 +630,7 @@ fn a_rebuild_keeps_its_floor_while_the_log_goes_round() {
 /// volume.
 #[test]
 fn what_is_remembered_of_an_absent_side_does_not_grow_with_the_writes() {
-    let rt = virtual_rt(5);
+    let rt = ending_rt(5);
     rt.block_on(async {
         let volume = Volume::new(&rt, [Kind::Ssd, Kind::Ssd], 4096 * MIB, None).await;
         volume.lose().await;
@@ -576,7 +661,7 @@ fn what_is_remembered_of_an_absent_side_does_not_grow_with_the_writes() {
 /// while it runs.
 #[test]
 fn the_rates_of_a_rebuild_can_be_set_while_it_runs() {
-    let rt = virtual_rt(6);
+    let rt = ending_rt(6);
     rt.block_on(async {
         let volume = Volume::new(&rt, [Kind::Ssd, Kind::Ssd], 256 * MIB, None).await;
         let rates = |floor_bytes_per_s, ceiling_bytes_per_s| RebuildRates {

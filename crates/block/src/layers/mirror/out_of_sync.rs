@@ -21,6 +21,8 @@ pub(super) struct OutOfSync {
     /// Ranges that are being copied to the side, each with the parts that have changed since its
     /// copy began. The ranges do not overlap.
     copying: RefCell<Vec<(Range<u64>, RangeSet)>>,
+    /// Size of the volume in bytes.
+    volume_bytes: u64,
     /// Signaled when a range was added.
     pub(super) added: Event,
 }
@@ -34,11 +36,26 @@ pub(super) struct Copying<'o> {
 impl Copying<'_> {
     /// Returns the parts of `part` for which the copy still has the newest content: no change of
     /// these parts was recorded since the copy began.
+    ///
+    /// In a long copy, parts beside those that have changed may be missing as well.
     pub(super) fn not_overtaken(&self, part: &Range<u64>) -> Vec<Range<u64>> {
         let copying = self.of.copying.borrow();
         let own = copying.iter().find(|(range, _)| *range == self.range);
         let (_, overtaken) = own.expect("it is noted until it is dropped");
         overtaken.gaps(part)
+    }
+
+    /// Returns true when the copy possibly does not have the newest content of a part of the range.
+    pub(super) fn is_overtaken(&self, range: &Range<u64>) -> bool {
+        let copying = self.of.copying.borrow();
+        let own = copying.iter().find(|(range, _)| *range == self.range);
+        let (_, overtaken) = own.expect("it is noted until it is dropped");
+        !overtaken.is_clear(range)
+    }
+
+    /// Records that the copy does not contain the newest content of a range.
+    pub(super) fn overtake(&self, range: &Range<u64>) {
+        self.of.overtake(range);
     }
 }
 
@@ -56,6 +73,7 @@ impl OutOfSync {
             lacking: RefCell::new(RangeSet::for_volume(volume_bytes)),
             corrupt: RefCell::new(RangeSet::new()),
             copying: RefCell::default(),
+            volume_bytes,
             added: Event::new(),
         }
     }
@@ -105,8 +123,18 @@ impl OutOfSync {
     /// Registers a copy of a range to the side. Until the returned guard is dropped, changes in the
     /// range are recorded, because the copy does not contain them.
     pub(super) fn begin_copy(&self, range: Range<u64>) -> Copying<'_> {
+        self.register_copy(range, RangeSet::new())
+    }
+
+    /// Registers a copy of a range to the side that takes long, so that there may be many changes.
+    /// The memory that records them is bounded; ranges between them may be recorded as well.
+    pub(super) fn begin_long_copy(&self, range: Range<u64>) -> Copying<'_> {
+        self.register_copy(range, RangeSet::for_volume(self.volume_bytes))
+    }
+
+    fn register_copy(&self, range: Range<u64>, overtaken: RangeSet) -> Copying<'_> {
         let mut copying = self.copying.borrow_mut();
-        copying.push((range.clone(), RangeSet::new()));
+        copying.push((range.clone(), overtaken));
         Copying { of: self, range }
     }
 

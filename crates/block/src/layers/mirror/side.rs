@@ -52,6 +52,8 @@ pub(super) fn add(counter: &Cell<u64>, count: u64) {
 pub(super) struct Progress {
     pub(super) since: Instant,
     pub(super) passed_bytes: u64,
+    /// Number of bytes that were copied and are still recorded as lacking.
+    pub(super) ahead_bytes: u64,
 }
 
 impl Progress {

@@ -185,7 +185,10 @@ impl Shared {
             errors: side.counts.errors.get(),
             resynced_bytes: side.counts.resynced_bytes.get(),
             resync_seconds_left: side.rebuild.get().and_then(|progress| {
-                let left_bytes = side.out_of_sync.bytes();
+                let left_bytes = side
+                    .out_of_sync
+                    .bytes()
+                    .saturating_sub(progress.ahead_bytes);
                 progress.seconds_left(self.rt.now(), left_bytes)
             }),
             corrupt_blocks: side.counts.corrupt.get(),

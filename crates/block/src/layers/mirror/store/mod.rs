@@ -9,6 +9,7 @@
 mod again;
 mod append;
 mod areas;
+mod by_place;
 mod changes;
 mod check;
 mod checkpoint;
@@ -64,6 +65,7 @@ use bimetal_rt::sync::{Semaphore, TaskGroup};
 use bimetal_rt::{Buf, Instant, Payload, Rt};
 
 pub(super) use self::append::Append;
+pub(super) use self::by_place::{Listed, Run};
 pub(super) use self::check::Checked;
 use self::checksums::Checksums;
 pub(super) use self::entry::Space;

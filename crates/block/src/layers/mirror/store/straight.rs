@@ -35,6 +35,11 @@ use crate::range_set::RangeSet;
 
 /// Number of changed checksum pages in memory above which these pages are made durable.
 const UNWRITTEN_PAGES_MAX: usize = 1024;
+/// Number of ranges that were written directly to a logged side, and of their bytes, above which
+/// they are made durable. If they are single blocks, the commit writes 64 bytes for each to the
+/// journal.
+const UNSETTLED_MAX: usize = 16 << 10;
+const UNSETTLED_BYTES_MAX: u64 = 1 << 30;
 /// Length in bytes of the part of the volume whose out-of-sync ranges are announced together
 /// (marked in the dirty-region bitmap before a rebuild writes to them directly). Each announcement
 /// costs flushes. If a rebuild is interrupted, zeroes are written to all announced ranges.
@@ -261,8 +266,13 @@ impl Store {
     }
 
     /// Returns true when [`settle`](Self::settle) should be called, because straight writes (writes
-    /// of a rebuild that bypass the log) have changed many checksum pages.
+    /// of a rebuild that bypass the log) have changed many pages of the checksums, or on a logged
+    /// side, whose commits need not write the pages, many ranges or bytes.
     pub(in super::super) fn should_settle(&self) -> bool {
+        if self.segments.is_some() {
+            let unsettled = self.straight.unsettled.borrow();
+            return unsettled.len() > UNSETTLED_MAX || unsettled.bytes() > UNSETTLED_BYTES_MAX;
+        }
         let checksums = self.checksums.as_ref();
         checksums.is_some_and(|checksums| checksums.unwritten_pages() > UNWRITTEN_PAGES_MAX)
     }

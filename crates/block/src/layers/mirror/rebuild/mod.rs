@@ -8,6 +8,8 @@
 //! A rebuild must never undo a newer write. It must never copy ranges that were never written on
 //! the source, which read as zeroes and occupy no space.
 
+mod by_place;
+
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,13 +19,13 @@ use std::time::Duration;
 use bimetal_rt::Payload;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::share::COST_BYTES_MIN;
-use super::shared::Shared;
-use super::side::{Progress, Side, add};
-use super::store::{Append, Outcome, Space, Store, Unsettled};
-use super::superblock::FIRST_CHANGE;
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
+use crate::layers::mirror::share::COST_BYTES_MIN;
+use crate::layers::mirror::shared::Shared;
+use crate::layers::mirror::side::{Progress, Side, add};
+use crate::layers::mirror::store::{Append, Outcome, Space, Store, Unsettled};
+use crate::layers::mirror::superblock::FIRST_CHANGE;
 use crate::range_lock::RangeGuard;
 use crate::request::{EXTENTS_MAX, Extent, Flags, Request};
 
@@ -89,8 +91,9 @@ impl Shared {
         side.rebuild.set(Some(Progress {
             since: self.rt.now(),
             passed_bytes: 0,
+            ahead_bytes: 0,
         }));
-        let mut copied = Ok(());
+        let mut copied = self.copy_by_place(side).await;
         while copied.is_ok() && !side.out_of_sync.is_empty() {
             copied = self.copy_pieces(side).await;
         }
