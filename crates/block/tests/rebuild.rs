@@ -259,7 +259,8 @@ fn byte_of(at: u64) -> u8 {
 #[test]
 fn a_disk_supplies_what_was_written_at_random_in_the_order_of_its_device() {
     const BYTES: u64 = 256 * MIB;
-    for (every, share) in [(None, 0.8), (Some(Duration::from_millis(5)), 0.5)] {
+    let of = |every_us| Some(Duration::from_micros(every_us));
+    for (every, share) in [(None, 0.8), (of(5000), 0.5), (of(500), 0.3)] {
         let rt = ending_rt(3);
         rt.block_on(async {
             let kinds = [Kind::Disk, Kind::Ssd];

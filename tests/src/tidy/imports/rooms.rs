@@ -61,7 +61,7 @@ const ROOMS: &[Rooms] = &[
                 "preference",
                 "membership",
             ],
-            &["sides", "side", "queue", "work", "out_of_sync"],
+            &["sides", "side", "queue", "work", "out_of_sync", "block_set"],
             &["opening", "formatting", "device_path", "durable"],
             &["volume", "family"],
             &[

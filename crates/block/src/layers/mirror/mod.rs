@@ -20,6 +20,7 @@
 //! exceed its bound, and never lose the record of a range that a side lacks.
 
 mod admission;
+mod block_set;
 mod changing;
 mod config;
 mod converting;

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use bimetal_rt::sync::Event;
 
+use super::block_set::BlockSet;
 use crate::range_set::RangeSet;
 
 /// The ranges that a side lacks; see the module.
@@ -19,12 +20,33 @@ pub(super) struct OutOfSync {
     /// recorded as lacking. A flush does not wait for their repair.
     corrupt: RefCell<RangeSet>,
     /// Ranges that are being copied to the side, each with the parts that have changed since its
-    /// copy began. The ranges do not overlap.
-    copying: RefCell<Vec<(Range<u64>, RangeSet)>>,
-    /// Size of the volume in bytes.
-    volume_bytes: u64,
+    /// copy began. No two ranges are equal.
+    copying: RefCell<Vec<(Range<u64>, Overtaken)>>,
     /// Signaled when a range was added.
     pub(super) added: Event,
+}
+
+/// The parts of a range that have changed since its copy began.
+enum Overtaken {
+    Ranges(RangeSet),
+    /// Of a long copy. Ranges of all its changes could take too much memory.
+    Blocks(BlockSet),
+}
+
+impl Overtaken {
+    fn insert(&mut self, range: Range<u64>) {
+        match self {
+            Overtaken::Ranges(ranges) => ranges.insert(range),
+            Overtaken::Blocks(blocks) => blocks.insert(&range),
+        }
+    }
+
+    fn gaps(&self, part: &Range<u64>) -> Vec<Range<u64>> {
+        match self {
+            Overtaken::Ranges(ranges) => ranges.gaps(part),
+            Overtaken::Blocks(blocks) => blocks.ranges_in(part, false),
+        }
+    }
 }
 
 /// A copy of a range to a side, registered until this guard is dropped.
@@ -36,8 +58,6 @@ pub(super) struct Copying<'o> {
 impl Copying<'_> {
     /// Returns the parts of `part` for which the copy still has the newest content: no change of
     /// these parts was recorded since the copy began.
-    ///
-    /// In a long copy, parts beside those that have changed may be missing as well.
     pub(super) fn not_overtaken(&self, part: &Range<u64>) -> Vec<Range<u64>> {
         let copying = self.of.copying.borrow();
         let own = copying.iter().find(|(range, _)| *range == self.range);
@@ -45,12 +65,23 @@ impl Copying<'_> {
         overtaken.gaps(part)
     }
 
-    /// Returns true when the copy possibly does not have the newest content of a part of the range.
+    /// Returns true when the copy does not have the newest content of a part of the range.
     pub(super) fn is_overtaken(&self, range: &Range<u64>) -> bool {
-        let copying = self.of.copying.borrow();
-        let own = copying.iter().find(|(range, _)| *range == self.range);
+        self.not_overtaken(range) != std::slice::from_ref(range)
+    }
+
+    /// Returns the blocks of a long copy that have changed since it began, or since the last call.
+    ///
+    /// # Panics
+    /// When the copy is not a long one.
+    pub(super) fn take_overtaken(&self) -> BlockSet {
+        let mut copying = self.of.copying.borrow_mut();
+        let own = copying.iter_mut().find(|(range, _)| *range == self.range);
         let (_, overtaken) = own.expect("it is noted until it is dropped");
-        !overtaken.is_clear(range)
+        let Overtaken::Blocks(blocks) = overtaken else {
+            panic!("a long copy has a bit for each block");
+        };
+        std::mem::replace(blocks, BlockSet::none_in(self.range.clone()))
     }
 
     /// Records that the copy does not contain the newest content of a range.
@@ -73,7 +104,6 @@ impl OutOfSync {
             lacking: RefCell::new(RangeSet::for_volume(volume_bytes)),
             corrupt: RefCell::new(RangeSet::new()),
             copying: RefCell::default(),
-            volume_bytes,
             added: Event::new(),
         }
     }
@@ -123,16 +153,17 @@ impl OutOfSync {
     /// Registers a copy of a range to the side. Until the returned guard is dropped, changes in the
     /// range are recorded, because the copy does not contain them.
     pub(super) fn begin_copy(&self, range: Range<u64>) -> Copying<'_> {
-        self.register_copy(range, RangeSet::new())
+        self.register_copy(range, Overtaken::Ranges(RangeSet::new()))
     }
 
-    /// Registers a copy of a range to the side that takes long, so that there may be many changes.
-    /// The memory that records them is bounded; ranges between them may be recorded as well.
+    /// Registers a copy of a range of whole blocks to the side that takes long. There may be many
+    /// changes meanwhile, which are recorded with a bit for each block.
     pub(super) fn begin_long_copy(&self, range: Range<u64>) -> Copying<'_> {
-        self.register_copy(range, RangeSet::for_volume(self.volume_bytes))
+        let blocks = BlockSet::none_in(range.clone());
+        self.register_copy(range, Overtaken::Blocks(blocks))
     }
 
-    fn register_copy(&self, range: Range<u64>, overtaken: RangeSet) -> Copying<'_> {
+    fn register_copy(&self, range: Range<u64>, overtaken: Overtaken) -> Copying<'_> {
         let mut copying = self.copying.borrow_mut();
         copying.push((range.clone(), overtaken));
         Copying { of: self, range }

@@ -22,6 +22,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use super::{Writing, end_of_write, should_settle};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
+use crate::layers::mirror::block_set::BlockSet;
 use crate::layers::mirror::out_of_sync::Copying;
 use crate::layers::mirror::share::COST_BYTES_MIN;
 use crate::layers::mirror::shared::Shared;
@@ -35,9 +36,11 @@ use crate::range_set::RangeSet;
 const WORTH_DIVISOR: u64 = 16 << 10;
 /// Number of lacking bytes that a pass must have at least.
 const WORTH_BYTES_MIN: u64 = 256 << 10;
-/// Length of the part of the volume that is copied in one pass over the source. A bit for each of
-/// its blocks takes 64 MiB of memory.
-const SLICE_BYTES: u64 = 2 << 40;
+/// Length of the part of the volume that is copied together. Two bits for each of its blocks take
+/// 64 MiB of memory: one says whether it was copied, the other one whether it has changed since.
+const SLICE_BYTES: u64 = 1 << 40;
+/// Number of blocks that have changed during a pass from which on they are copied in another pass.
+const AGAIN_BLOCKS_MIN: u64 = 256;
 /// Length of the part of the device whose blocks are listed at once: its list takes up to 80 MiB of
 /// memory.
 const LISTED_BYTES: u64 = 8 << 30;
@@ -46,51 +49,6 @@ const NOTED_BYTES: u64 = 4 << 20;
 /// Maximum number of runs in flight. A disk that has the next read in its queue loses no time.
 const RUNS_IN_FLIGHT_MAX: usize = 4;
 
-/// A set of the blocks of a part of the volume.
-struct Blocks {
-    of: Range<u64>,
-    words: Vec<u64>,
-}
-
-impl Blocks {
-    /// Creates an empty set of blocks in a range of the volume.
-    fn none_in(of: Range<u64>) -> Blocks {
-        let blocks = (of.end - of.start).div_ceil(BLOCK_BYTES);
-        Blocks {
-            words: vec![0; blocks.div_ceil(64) as usize],
-            of,
-        }
-    }
-
-    fn index(&self, offset: u64) -> u64 {
-        (offset - self.of.start) / BLOCK_BYTES
-    }
-
-    fn insert(&mut self, range: &Range<u64>) {
-        for index in self.index(range.start)..self.index(range.end) {
-            self.words[index as usize / 64] |= 1 << (index % 64);
-        }
-    }
-
-    fn has(&self, offset: u64) -> bool {
-        let index = self.index(offset);
-        self.words[index as usize / 64] >> (index % 64) & 1 == 1
-    }
-
-    /// Returns the ranges of consecutive blocks in a part of the volume, in ascending order.
-    fn ranges_in(&self, part: &Range<u64>) -> Vec<Range<u64>> {
-        let mut ranges: Vec<Range<u64>> = Vec::new();
-        for offset in part.clone().step_by(BLOCK_BYTES as usize) {
-            match ranges.last_mut() {
-                _ if !self.has(offset) => {}
-                Some(last) if last.end == offset => last.end += BLOCK_BYTES,
-                _ => ranges.push(offset..offset + BLOCK_BYTES),
-            }
-        }
-        ranges
-    }
-}
-
 impl Shared {
     /// Copies most of what a side lacks in the order in which a logged disk has it, if only such
     /// disks have it.
@@ -98,20 +56,15 @@ impl Shared {
     /// # Errors
     /// Errors of a device. What was not copied remains out of sync.
     pub(super) async fn copy_by_place(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {
-        while let Some(source) = self.source_by_place(side) {
-            let before = side.out_of_sync.bytes();
-            let Some(store) = side.store() else { break };
-            let ranges = side.out_of_sync.ranges();
-            let announced = self.done_by(side, async move { store.announce(ranges).await });
-            announced.await.unwrap_or(Err(IoError::Timeout))?;
-            for start in (0..self.size_bytes()).step_by(SLICE_BYTES as usize) {
-                let slice = start..self.size_bytes().min(start + SLICE_BYTES);
-                self.copy_slice_by_place(side, source, slice).await?;
-            }
-            // Clients may have changed so much that another pass is worth its cost.
-            if side.out_of_sync.bytes() > before / 2 {
-                break;
-            }
+        let (Some(source), Some(store)) = (self.source_by_place(side), side.store()) else {
+            return Ok(());
+        };
+        let ranges = side.out_of_sync.ranges();
+        let announced = self.done_by(side, async move { store.announce(ranges).await });
+        announced.await.unwrap_or(Err(IoError::Timeout))?;
+        for start in (0..self.size_bytes()).step_by(SLICE_BYTES as usize) {
+            let slice = start..self.size_bytes().min(start + SLICE_BYTES);
+            self.copy_slice_by_place(side, source, slice).await?;
         }
         Ok(())
     }
@@ -149,13 +102,26 @@ impl Shared {
             return Err(IoError::Offline);
         };
         let copying = side.out_of_sync.begin_long_copy(slice.clone());
-        for range in source.queue.borrow().pending_in(&slice) {
-            copying.overtake(&range);
+        let mut copied = BlockSet::none_in(slice.clone());
+        let (mut result, mut again_before) = (Ok(()), u64::MAX);
+        while result.is_ok() {
+            // The map and the log of the source have older content of what is in its queue.
+            for range in source.queue.borrow().pending_in(&slice) {
+                copying.overtake(&range);
+            }
+            result = self
+                .copy_all_listed(side, (source, &from), &copying, &mut copied)
+                .await;
+            // What has changed during a pass lies at the head of the log and is copied in another
+            // one, while each one leaves less. The set of lacking ranges has no room for all of it.
+            let changed = copying.take_overtaken();
+            copied.remove_all(&changed);
+            let again = changed.count();
+            if again < AGAIN_BLOCKS_MIN || again > again_before / 2 {
+                break;
+            }
+            again_before = again;
         }
-        let mut copied = Blocks::none_in(slice);
-        let result = self
-            .copy_all_listed(side, (source, &from), &copying, &mut copied)
-            .await;
         self.note_copied(side, &copied, &copying).await;
         if let Some(mut progress) = side.rebuild.get() {
             progress.ahead_bytes = 0;
@@ -167,12 +133,12 @@ impl Shared {
     /// Records that a side has the blocks that were copied, and the blocks between them that were
     /// never written. Scattered blocks without these would be more ranges than the set of lacking
     /// ranges has room for.
-    async fn note_copied(self: &Rc<Self>, side: &Side, copied: &Blocks, copying: &Copying<'_>) {
-        for start in copied.of.clone().step_by(NOTED_BYTES as usize) {
+    async fn note_copied(self: &Rc<Self>, side: &Side, copied: &BlockSet, copying: &Copying<'_>) {
+        for start in copied.range().step_by(NOTED_BYTES as usize) {
             give_way().await;
             count_entries((NOTED_BYTES / BLOCK_BYTES) as usize);
-            let part = start..copied.of.end.min(start + NOTED_BYTES);
-            let ranges = copied.ranges_in(&part);
+            let part = start..copied.range().end.min(start + NOTED_BYTES);
+            let ranges = copied.ranges_in(&part, true);
             if ranges.is_empty() {
                 continue;
             }
@@ -201,9 +167,9 @@ impl Shared {
         side: &Side,
         (source, from): (&Side, &Rc<Store>),
         copying: &Copying<'_>,
-        copied: &mut Blocks,
+        copied: &mut BlockSet,
     ) -> Result<(), IoError> {
-        let slice = copied.of.clone();
+        let slice = copied.range();
         let is_lacking = |offset: u64| {
             let block = offset..offset + BLOCK_BYTES;
             let is_asked = slice.contains(&offset) && !copying.is_overtaken(&block);
@@ -234,7 +200,7 @@ impl Shared {
         side: &Side,
         source: &Side,
         (listed, copying): (&[Listed], &Copying<'_>),
-        copied: &mut Blocks,
+        copied: &mut BlockSet,
     ) -> Result<(), IoError> {
         let Some(from) = source.store() else {
             return Err(IoError::Offline);
@@ -346,31 +312,4 @@ fn joined(blocks: Vec<(u64, Payload)>) -> Vec<(Range<u64>, Payload)> {
         }
     }
     joined
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_set_of_blocks_has_what_was_inserted() {
-        let start = 64 * BLOCK_BYTES * 7;
-        let mut set = Blocks::none_in(start..start + 1000 * BLOCK_BYTES);
-        let all = start..start + 1000 * BLOCK_BYTES;
-        assert_eq!(set.ranges_in(&all), []);
-        let at = |block: u64| start + block * BLOCK_BYTES;
-        let ranges = [0..1, 3..5, 60..70, 127..128, 128..130, 900..1000];
-        for range in &ranges {
-            set.insert(&(at(range.start)..at(range.end)));
-        }
-        let joined = [0..1, 3..5, 60..70, 127..130, 900..1000];
-        let joined = joined.map(|range| at(range.start)..at(range.end));
-        assert_eq!(set.ranges_in(&all), joined);
-        let part = at(4)..at(65);
-        assert_eq!(set.ranges_in(&part), [at(4)..at(5), at(60)..at(65)]);
-        for block in 0..1000 {
-            let is_in = ranges.iter().any(|range| range.contains(&block));
-            assert_eq!(set.has(at(block)), is_in, "{block}");
-        }
-    }
 }
