@@ -343,10 +343,10 @@ fn the_demo_ends_with_equal_sides_and_leaves_nothing() {
     let written = |at: usize| targets[at]["write"]["count"].as_u64();
     assert!(written(0) > Some(0) && written(0) == written(1) && written(1) == written(2));
     assert!(targets.iter().all(|target| target["errors"] == 0));
-    // The whole volume is compared. The load writes anywhere in its first 128 MiB. A side has 384
-    // MiB in 1,531 segments of 63 usable blocks, of which a log of 164 MiB and a quarter takes 834
-    // and 12 are reserved. Of the other 685, with 62 blocks for data, four fifths stay.
-    let four_fifths = 685 * 62 * 4096 / 5 * 4;
+    // The whole volume is compared. The load writes anywhere in its first 128 MiB. A side has 768
+    // MiB in 3,066 segments of 63 usable blocks, of which a log of 164 MiB and a quarter takes 834
+    // and 12 are reserved. Of the other 2,220, with 62 blocks for data, four fifths stay.
+    let four_fifths = 2220 * 62 * 4096 / 5 * 4;
     let compared = report["compared_bytes"].as_u64().unwrap();
     assert!((128 << 20..=four_fifths).contains(&compared), "{compared}");
     assert!(

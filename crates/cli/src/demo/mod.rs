@@ -42,7 +42,7 @@ const FILE_BYTES: u64 = 128 << 20;
 /// Size of the files of the mirror's sides. A logged side of this size, with a log that is long
 /// enough for the exposure, has room for the load. With homes, the logs have wrapped around when
 /// the SSD freezes for seconds, and the disk, which must destage then, answers after 1 to 2 s.
-const SIDE_BYTES: u64 = 384 << 20;
+const SIDE_BYTES: u64 = 768 << 20;
 /// Length of the pieces in which the sides are compared.
 const COMPARED_BYTES: u64 = 1 << 20;
 /// Interval at which the table is drawn, and duration of one step of the latency curves.
@@ -53,7 +53,7 @@ const STEPS_ON_A_PIPE: u64 = 5;
 /// Arguments of the verb `demo`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory for the files (at most 1 GiB), which are kept at the end [default: a temporary
+    /// Directory for the files (at most 2 GiB), which are kept at the end [default: a temporary
     /// directory, which is removed]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
