@@ -11,6 +11,7 @@ use std::ops::Range;
 use bimetal_rt::sync::Event;
 
 use super::block_set::BlockSet;
+use crate::BLOCK_BYTES;
 use crate::range_set::RangeSet;
 
 /// The ranges that a side lacks; see the module.
@@ -41,6 +42,16 @@ impl Overtaken {
         }
     }
 
+    fn is_clear(&self, range: &Range<u64>) -> bool {
+        match self {
+            Overtaken::Ranges(ranges) => ranges.is_clear(range),
+            Overtaken::Blocks(blocks) => {
+                let mut offsets = range.clone().step_by(BLOCK_BYTES as usize);
+                !offsets.any(|offset| blocks.has(offset))
+            }
+        }
+    }
+
     fn gaps(&self, part: &Range<u64>) -> Vec<Range<u64>> {
         match self {
             Overtaken::Ranges(ranges) => ranges.gaps(part),
@@ -59,15 +70,12 @@ impl Copying<'_> {
     /// Returns the parts of `part` for which the copy still has the newest content: no change of
     /// these parts was recorded since the copy began.
     pub(super) fn not_overtaken(&self, part: &Range<u64>) -> Vec<Range<u64>> {
-        let copying = self.of.copying.borrow();
-        let own = copying.iter().find(|(range, _)| *range == self.range);
-        let (_, overtaken) = own.expect("it is noted until it is dropped");
-        overtaken.gaps(part)
+        self.with_overtaken(|overtaken| overtaken.gaps(part))
     }
 
     /// Returns true when the copy does not have the newest content of a part of the range.
     pub(super) fn is_overtaken(&self, range: &Range<u64>) -> bool {
-        self.not_overtaken(range) != std::slice::from_ref(range)
+        self.with_overtaken(|overtaken| !overtaken.is_clear(range))
     }
 
     /// Returns the blocks of a long copy that have changed since it began, or since the last call.
@@ -75,13 +83,18 @@ impl Copying<'_> {
     /// # Panics
     /// When the copy is not a long one.
     pub(super) fn take_overtaken(&self) -> BlockSet {
+        let none = BlockSet::none_in(self.range.clone());
+        self.with_overtaken(|overtaken| match overtaken {
+            Overtaken::Blocks(blocks) => std::mem::replace(blocks, none),
+            Overtaken::Ranges(_) => panic!("a long copy has a bit for each block"),
+        })
+    }
+
+    fn with_overtaken<T>(&self, use_it: impl FnOnce(&mut Overtaken) -> T) -> T {
         let mut copying = self.of.copying.borrow_mut();
         let own = copying.iter_mut().find(|(range, _)| *range == self.range);
         let (_, overtaken) = own.expect("it is noted until it is dropped");
-        let Overtaken::Blocks(blocks) = overtaken else {
-            panic!("a long copy has a bit for each block");
-        };
-        std::mem::replace(blocks, BlockSet::none_in(self.range.clone()))
+        use_it(overtaken)
     }
 
     /// Records that the copy does not contain the newest content of a range.

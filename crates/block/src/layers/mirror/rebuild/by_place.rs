@@ -177,8 +177,8 @@ impl Shared {
         };
         // What the map refers to is older than what the log has, also if the log is folded
         // meanwhile: the checksums of a block and its place are not read at the same time.
-        let (mut in_log, logged) = from.list_log();
-        in_log.retain(|block| is_lacking(block.offset));
+        let (mut in_log, logged) = from.list_log().await;
+        in_log.retain(|block| is_lacking(block.offset) && !copied.has(block.offset));
         self.copy_listed(side, source, (&in_log, copying), copied)
             .await?;
         let area = from.content_area();

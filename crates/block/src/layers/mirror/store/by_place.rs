@@ -23,6 +23,9 @@ use crate::request::Request;
 const READ_GAP_BYTES_MAX: u64 = 256 << 10;
 const READ_BYTES_MAX: u64 = 1 << 20;
 
+/// Number of parts of the log that are listed between two yields.
+const PARTS_PER_TURN: usize = 1024;
+
 /// A block of the volume and its place on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Listed {
@@ -44,21 +47,34 @@ pub(in super::super) struct Run {
 
 impl Store {
     /// Returns the blocks of which the log has the newest content, in the order of the device, and
-    /// all ranges of the volume of which it has a record.
-    pub(in super::super) fn list_log(&self) -> (Vec<Listed>, RangeSet) {
-        let index = self.log.index.borrow();
-        let (mut listed, mut logged) = (Vec::new(), RangeSet::new());
-        for (range, record) in index.newest_in(&(0..self.volume_bytes.get())) {
-            if let Content::Data { position, digests } = &record.content {
-                let at = self.log.area.at(*position);
-                let blocks = range.clone().step_by(BLOCK_BYTES as usize);
-                listed.extend(blocks.zip(digests.values()).map(|(offset, digest)| Listed {
-                    at: at + (offset - range.start),
-                    offset,
-                    digest: *digest,
-                }));
+    /// all ranges of the volume of which it has a record. A record that is folded meanwhile may be
+    /// missing: the map and the checksums describe its content then.
+    pub(in super::super) async fn list_log(&self) -> (Vec<Listed>, RangeSet) {
+        let volume_bytes = self.volume_bytes.get();
+        let (mut listed, mut logged, mut position) = (Vec::new(), RangeSet::new(), 0);
+        loop {
+            let rest = position..volume_bytes;
+            let some = self
+                .log
+                .index
+                .borrow()
+                .some_newest_in(&rest, PARTS_PER_TURN);
+            let Some((last, _)) = some.last() else { break };
+            position = last.end;
+            count_entries(some.len());
+            for (range, record) in some {
+                if let Content::Data { position, digests } = &record.content {
+                    let at = self.log.area.at(*position);
+                    let blocks = range.clone().step_by(BLOCK_BYTES as usize);
+                    listed.extend(blocks.zip(digests.values()).map(|(offset, digest)| Listed {
+                        at: at + (offset - range.start),
+                        offset,
+                        digest: *digest,
+                    }));
+                }
+                logged.insert(range);
             }
-            logged.insert(range);
+            give_way().await;
         }
         listed.sort_unstable_by_key(|block| block.at);
         (listed, logged)
@@ -82,7 +98,7 @@ impl Store {
         };
         let mut stored = segments.stored_in(range).await?;
         let volume_bytes = self.volume_bytes.get();
-        stored.retain(|(_, offset)| *offset < volume_bytes && wanted(*offset));
+        stored.retain(|(_, offset)| *offset < volume_bytes);
         // In the order of the volume, each page of the checksums is read once.
         stored.sort_unstable_by_key(|(_, offset)| *offset);
         let page_of = |offset: u64| Checksums::page_of(offset / BLOCK_BYTES);
@@ -90,13 +106,17 @@ impl Store {
         for of_page in stored.chunk_by(|a, b| page_of(a.1) == page_of(b.1)) {
             give_way().await;
             count_entries(of_page.len());
-            let first = of_page[0].1 / BLOCK_BYTES;
-            let end = of_page[of_page.len() - 1].1 / BLOCK_BYTES + 1;
+            let is_wanted = |(_, offset): &&(u64, u64)| wanted(*offset);
+            let of_page: Vec<(u64, u64)> = of_page.iter().filter(is_wanted).copied().collect();
+            let (Some((_, first)), Some((_, last))) = (of_page.first(), of_page.last()) else {
+                continue;
+            };
+            let (first, end) = (first / BLOCK_BYTES, last / BLOCK_BYTES + 1);
             let expected = match checksums.expected(first..end).await {
                 Err(error) if error.is_of_a_block() => continue,
                 other => other?,
             };
-            for &(at, offset) in of_page {
+            for (at, offset) in of_page {
                 let expected = expected[(offset / BLOCK_BYTES - first) as usize];
                 if let Expected::Digest(digest) = expected {
                     listed.push(Listed { at, offset, digest });
