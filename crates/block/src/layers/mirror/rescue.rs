@@ -187,10 +187,10 @@ impl Rescue {
         (rescued, missing): (&mut Rescued, &mut RangeSet),
         told: &dyn Fn(u64),
     ) -> Result<(), RescueError> {
-        let runs = Store::runs_of(pieces);
-        let reads = runs.into_iter().map(async |run| {
+        let runs = self.store.runs_of(pieces);
+        let reads = runs.map(async |run| {
             let salvaged = self.store.salvage(run).await;
-            (run.last().map_or(0, Piece::end), salvaged)
+            (run.end, salvaged)
         });
         let mut reads = stream::iter(reads).buffered(READS_MAX);
         while let Some((end, salvaged)) = reads.next().await {

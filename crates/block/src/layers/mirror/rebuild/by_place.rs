@@ -177,8 +177,8 @@ impl Shared {
         };
         // What the map refers to is older than what the log has, also if the log is folded
         // meanwhile: the checksums of a block and its place are not read at the same time.
-        let (mut in_log, logged) = from.list_log().await;
-        in_log.retain(|block| is_lacking(block.offset) && !copied.has(block.offset));
+        let is_wanted = |offset: u64| is_lacking(offset) && !copied.has(offset);
+        let (in_log, logged) = from.list_log(&is_wanted).await;
         self.copy_listed(side, source, (&in_log, copying), copied)
             .await?;
         let area = from.content_area();
@@ -205,7 +205,7 @@ impl Shared {
         let Some(from) = source.store() else {
             return Err(IoError::Offline);
         };
-        let mut runs = from.runs_by_place(listed).into_iter();
+        let mut runs = from.runs_by_place(listed);
         let mut in_flight = FuturesUnordered::new();
         loop {
             while in_flight.len() < RUNS_IN_FLIGHT_MAX

@@ -36,7 +36,7 @@ fn statistic(checksums: &Checksums, name: &str) -> u64 {
     match found.unwrap_or_else(|| panic!("no figure {name} in {statistics:?}")) {
         (_, _, Statistic::Counter(value)) => *value,
         (_, _, Statistic::Gauge(value)) => *value as u64,
-        (_, _, Statistic::State(state)) => panic!("{name} is the state {state}"),
+        (_, _, other) => panic!("{name} is {other:?}"),
     }
 }
 

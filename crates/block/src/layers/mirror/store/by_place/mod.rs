@@ -1,15 +1,20 @@
-//! The blocks of a logged side in the order in which they lie on the device, for a rebuild of
-//! another side. What was written at random is in the order of writing, so a disk supplies it fast
-//! in this order only.
+//! The content of a side in the order in which it lies on the device: for a rebuild of another
+//! side, and for a copy of the volume from one side alone ([`salvage`]). What was written at random
+//! is in the order of writing on a logged side, so a disk supplies it fast in this order only.
 //!
 //! Content must never be returned that does not have its digest: a segment may be filled again
 //! after its blocks were listed.
+
+mod order;
+mod salvage;
 
 use std::ops::Range;
 
 use bimetal_rt::Payload;
 use bimetal_rt::turn::{count_entries, give_way};
 
+use self::order::{Placed, Runs, sorted_by};
+pub(in crate::layers::mirror) use self::salvage::Piece;
 use super::Store;
 use super::checksums::{self, Checksums, Expected};
 use super::index::Content;
@@ -18,38 +23,47 @@ use crate::error::IoError;
 use crate::range_set::RangeSet;
 use crate::request::Request;
 
-/// Maximum number of bytes between two blocks that are read together, and of all bytes that are
-/// read together. A disk passes over such a gap faster than it seeks.
-const READ_GAP_BYTES_MAX: u64 = 256 << 10;
-const READ_BYTES_MAX: u64 = 1 << 20;
-
 /// Number of parts of the log that are listed between two yields.
 const PARTS_PER_TURN: usize = 1024;
 
 /// A block of the volume and its place on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Listed {
+pub(in crate::layers::mirror) struct Listed {
     /// Offset on the device in bytes.
     at: u64,
     /// Offset in the volume in bytes.
-    pub(in super::super) offset: u64,
+    pub(in crate::layers::mirror) offset: u64,
     digest: u32,
+}
+
+impl Placed for Listed {
+    fn at(&self) -> u64 {
+        self.at
+    }
+
+    fn end(&self) -> u64 {
+        self.at + BLOCK_BYTES
+    }
 }
 
 /// Blocks that are read together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) struct Run {
+pub(in crate::layers::mirror) struct Run {
     /// The blocks, at least one, in the order of the device.
-    pub(in super::super) blocks: Vec<Listed>,
+    pub(in crate::layers::mirror) blocks: Vec<Listed>,
     /// Offset on the device up to which is read.
     end: u64,
 }
 
 impl Store {
     /// Returns the blocks of which the log has the newest content, in the order of the device, and
-    /// all ranges of the volume of which it has a record. A record that is folded meanwhile may be
-    /// missing: the map and the checksums describe its content then.
-    pub(in super::super) async fn list_log(&self) -> (Vec<Listed>, RangeSet) {
+    /// all ranges of the volume of which it has a record. Only blocks are returned whose offset in
+    /// the volume is `wanted`. A record that is folded meanwhile may be missing: the map and the
+    /// checksums describe its content then.
+    pub(in crate::layers::mirror) async fn list_log(
+        &self,
+        wanted: &dyn Fn(u64) -> bool,
+    ) -> (Vec<Listed>, RangeSet) {
         let volume_bytes = self.volume_bytes.get();
         let (mut listed, mut logged, mut position) = (Vec::new(), RangeSet::new(), 0);
         loop {
@@ -66,7 +80,9 @@ impl Store {
                 if let Content::Data { position, digests } = &record.content {
                     let at = self.log.area.at(*position);
                     let blocks = range.clone().step_by(BLOCK_BYTES as usize);
-                    listed.extend(blocks.zip(digests.values()).map(|(offset, digest)| Listed {
+                    let blocks = blocks.zip(digests.values());
+                    let blocks = blocks.filter(|(offset, _)| wanted(*offset));
+                    listed.extend(blocks.map(|(offset, digest)| Listed {
                         at: at + (offset - range.start),
                         offset,
                         digest: *digest,
@@ -76,8 +92,7 @@ impl Store {
             }
             give_way().await;
         }
-        listed.sort_unstable_by_key(|block| block.at);
-        (listed, logged)
+        (sorted_by(listed, Listed::at).await, logged)
     }
 
     /// Returns the blocks outside of the log that lie in a range of the device, in the order of the
@@ -88,7 +103,7 @@ impl Store {
     ///
     /// # Errors
     /// Errors of the device that do not concern single blocks.
-    pub(in super::super) async fn list_by_place(
+    pub(in crate::layers::mirror) async fn list_by_place(
         &self,
         range: &Range<u64>,
         wanted: &dyn Fn(u64) -> bool,
@@ -96,17 +111,16 @@ impl Store {
         let (Some(segments), Some(checksums)) = (&self.segments, &self.checksums) else {
             return Ok(Vec::new());
         };
-        let mut stored = segments.stored_in(range).await?;
-        let volume_bytes = self.volume_bytes.get();
-        stored.retain(|(_, offset)| *offset < volume_bytes);
+        let stored = segments.stored_in(range).await?;
         // In the order of the volume, each page of the checksums is read once.
-        stored.sort_unstable_by_key(|(_, offset)| *offset);
+        let stored = sorted_by(stored, |(_, offset)| *offset).await;
+        let volume_bytes = self.volume_bytes.get();
         let page_of = |offset: u64| Checksums::page_of(offset / BLOCK_BYTES);
         let mut listed = Vec::with_capacity(stored.len());
         for of_page in stored.chunk_by(|a, b| page_of(a.1) == page_of(b.1)) {
             give_way().await;
             count_entries(of_page.len());
-            let is_wanted = |(_, offset): &&(u64, u64)| wanted(*offset);
+            let is_wanted = |(_, offset): &&(u64, u64)| *offset < volume_bytes && wanted(*offset);
             let of_page: Vec<(u64, u64)> = of_page.iter().filter(is_wanted).copied().collect();
             let (Some((_, first)), Some((_, last))) = (of_page.first(), of_page.last()) else {
                 continue;
@@ -123,39 +137,19 @@ impl Store {
                 }
             }
         }
-        listed.sort_unstable_by_key(|block| block.at);
-        Ok(listed)
+        Ok(sorted_by(listed, Listed::at).await)
     }
 
-    /// Divides blocks, given in the order of the device, into runs that are read together. Where
-    /// the next run is near, a run is read up to it: a disk loses a rotation between two reads that
-    /// are not adjacent.
-    pub(in super::super) fn runs_by_place(&self, listed: &[Listed]) -> Vec<Run> {
+    /// Divides blocks, given in the order of the device, into runs that are read together.
+    pub(in crate::layers::mirror) fn runs_by_place(
+        &self,
+        listed: &[Listed],
+    ) -> impl Iterator<Item = Run> {
         let transfer = u64::from(self.device.geometry().transfer_bytes_max);
-        let most_bytes = READ_BYTES_MAX.min(transfer);
-        let gap_bytes = READ_GAP_BYTES_MAX.min(most_bytes / 4);
-        let mut runs: Vec<Run> = Vec::new();
-        let mut left = listed;
-        while let Some(first) = left.first() {
-            let is_near = |end: usize| {
-                let until = left[end].at + BLOCK_BYTES;
-                until <= left[end - 1].at + 2 * BLOCK_BYTES + gap_bytes
-                    && until - first.at <= most_bytes - gap_bytes
-            };
-            let end = (1..left.len()).find(|end| !is_near(*end));
-            let (run, rest) = left.split_at(end.unwrap_or(left.len()));
-            if let Some(last) = runs.last_mut()
-                && first.at <= last.end + gap_bytes
-            {
-                last.end = first.at;
-            }
-            runs.push(Run {
-                end: run[run.len() - 1].at + BLOCK_BYTES,
-                blocks: run.to_vec(),
-            });
-            left = rest;
-        }
-        runs
+        Runs::of(listed, transfer).map(|(blocks, end)| Run {
+            blocks: blocks.to_vec(),
+            end,
+        })
     }
 
     /// Reads a run of blocks with one request. Returns those whose content has its digest, each
@@ -163,7 +157,7 @@ impl Store {
     ///
     /// # Errors
     /// Errors of the device that do not concern single blocks.
-    pub(in super::super) async fn read_by_place(
+    pub(in crate::layers::mirror) async fn read_by_place(
         &self,
         run: &Run,
     ) -> Result<Vec<(u64, Payload)>, IoError> {

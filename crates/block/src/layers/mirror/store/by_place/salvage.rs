@@ -1,31 +1,26 @@
-//! Reading the content of a side in the order in which it lies on the device, for a copy of the
-//! volume from one side alone. A logged side that was written at random has its blocks in the order
-//! of writing, so a disk gives them back fast in this order only.
+//! A copy of the volume from one side alone, in the order in which its content lies on the device.
+//! Unlike a rebuild, it also takes content of which no digest is known, and says where it is.
 //!
-//! Nothing is written, and no block is returned that does not match its digest.
+//! Nothing is written, and no block is returned that does not match a digest of it.
 
 use std::ops::Range;
 
 use bimetal_rt::Payload;
 
-use super::Store;
-use super::checksums::{self, Checksums, Expected};
-use super::digests::Digests;
-use super::index::Content;
+use super::order::{Placed, READ_BYTES_MAX, Runs, sorted_by};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::extent_map::Cut;
+use crate::layers::mirror::store::Store;
+use crate::layers::mirror::store::checksums::{self, Checksums, Expected};
+use crate::layers::mirror::store::digests::Digests;
+use crate::layers::mirror::store::index::Content;
 use crate::range_set::RangeSet;
 use crate::request::{EXTENTS_MAX, Extent, Request};
 
-/// Maximum number of bytes between two pieces that are read together, and of all bytes that are
-/// read together. A disk passes over such a gap faster than it seeks.
-const READ_GAP_BYTES_MAX: u64 = 256 << 10;
-const READ_BYTES_MAX: u64 = 1 << 20;
-
 /// A part of the volume that is in one place on the device.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Piece {
+pub(in crate::layers::mirror) struct Piece {
     /// Offset on the device.
     at: u64,
     range: Range<u64>,
@@ -33,12 +28,26 @@ pub(in super::super) struct Piece {
     digests: Option<Digests>,
 }
 
-impl Piece {
-    /// Returns the offset on the device at which the piece ends.
-    pub(in super::super) fn end(&self) -> u64 {
-        self.at + self.len()
+impl Placed for Piece {
+    fn at(&self) -> u64 {
+        self.at
     }
 
+    fn end(&self) -> u64 {
+        self.at + self.len()
+    }
+}
+
+/// Pieces that are read together.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::layers::mirror) struct RunOfPieces<'p> {
+    /// The pieces, at least one, in the order of the device.
+    pieces: &'p [Piece],
+    /// Offset on the device up to which is read.
+    pub(in crate::layers::mirror) end: u64,
+}
+
+impl Piece {
     fn len(&self) -> u64 {
         self.range.end - self.range.start
     }
@@ -60,18 +69,18 @@ impl Piece {
 
 /// Content that was read.
 #[derive(Debug, Default)]
-pub(in super::super) struct Salvaged {
+pub(in crate::layers::mirror) struct Salvaged {
     /// Intact parts, each with its offset in the volume.
-    pub(in super::super) intact: Vec<(u64, Payload)>,
+    pub(in crate::layers::mirror) intact: Vec<(u64, Payload)>,
     /// Ranges of the volume that cannot be read or do not match their digests.
-    pub(in super::super) missing: Vec<Range<u64>>,
+    pub(in crate::layers::mirror) missing: Vec<Range<u64>>,
     /// Number of bytes in `intact` for which no digest is known.
-    pub(in super::super) unverified_bytes: u64,
+    pub(in crate::layers::mirror) unverified_bytes: u64,
 }
 
 impl Store {
     /// Returns the range of the device that [`pieces_in`](Self::pieces_in) divides.
-    pub(in super::super) fn content_area(&self) -> Range<u64> {
+    pub(in crate::layers::mirror) fn content_area(&self) -> Range<u64> {
         match &self.segments {
             Some(segments) => segments.device_range(),
             None => self.data_offset..self.data_offset + self.volume_bytes.get(),
@@ -80,7 +89,7 @@ impl Store {
 
     /// Returns the parts of the volume whose newest content is in the log, in the order of the
     /// device, and adds the ranges that the log calls lost to `missing`.
-    pub(in super::super) fn pieces_in_log(&self, missing: &mut RangeSet) -> Vec<Piece> {
+    pub(in crate::layers::mirror) fn pieces_in_log(&self, missing: &mut RangeSet) -> Vec<Piece> {
         let index = self.log.index.borrow();
         let mut pieces = Vec::new();
         for (range, record) in index.newest_in(&(0..self.volume_bytes.get())) {
@@ -103,16 +112,15 @@ impl Store {
     ///
     /// # Errors
     /// Errors of the device that do not concern single blocks.
-    pub(in super::super) async fn pieces_in(
+    pub(in crate::layers::mirror) async fn pieces_in(
         &self,
         range: Range<u64>,
     ) -> Result<Vec<Piece>, IoError> {
         let mut pieces = Vec::new();
         match &self.segments {
             Some(segments) => {
-                let mut stored = segments.stored_in(&range).await?;
-                stored.sort_unstable();
-                for (at, offset) in stored {
+                let stored = segments.stored_in(&range).await?;
+                for (at, offset) in sorted_by(stored, |(at, _)| *at).await {
                     if offset < self.volume_bytes.get() {
                         self.add_piece(&mut pieces, at, offset);
                     }
@@ -178,22 +186,12 @@ impl Store {
     }
 
     /// Divides pieces, given in the order of the device, into runs that are read together.
-    pub(in super::super) fn runs_of(pieces: &[Piece]) -> Vec<&[Piece]> {
-        let mut runs = Vec::new();
-        let mut left = pieces;
-        while let Some(first) = left.first() {
-            let mut end = 1;
-            while end < left.len()
-                && left[end].at <= left[end - 1].end() + READ_GAP_BYTES_MAX
-                && left[end].end() - first.at <= READ_BYTES_MAX
-            {
-                end += 1;
-            }
-            let (run, rest) = left.split_at(end);
-            runs.push(run);
-            left = rest;
-        }
-        runs
+    pub(in crate::layers::mirror) fn runs_of<'p>(
+        &self,
+        pieces: &'p [Piece],
+    ) -> impl Iterator<Item = RunOfPieces<'p>> {
+        let transfer = u64::from(self.device.geometry().transfer_bytes_max);
+        Runs::of(pieces, transfer).map(|(pieces, end)| RunOfPieces { pieces, end })
     }
 
     /// Reads a run of pieces with one request. If that fails, or a block is wrong, each block is
@@ -201,18 +199,19 @@ impl Store {
     ///
     /// # Errors
     /// Errors of the device that do not concern single blocks.
-    pub(in super::super) async fn salvage(&self, run: &[Piece]) -> Result<Salvaged, IoError> {
+    pub(in crate::layers::mirror) async fn salvage(
+        &self,
+        run: RunOfPieces<'_>,
+    ) -> Result<Salvaged, IoError> {
         let mut salvaged = Salvaged::default();
-        let (Some(first), Some(last)) = (run.first(), run.last()) else {
-            return Ok(salvaged);
-        };
-        let read = Request::read(first.at, last.end() - first.at);
+        let first = &run.pieces[0];
+        let read = Request::read(first.at, run.end - first.at);
         let data = match self.device.submit(read).await {
             Ok(reply) => Some(reply.into_data()),
             Err(error) if error.is_of_a_block() => None,
             Err(error) => return Err(error),
         };
-        for piece in run {
+        for piece in run.pieces {
             let start = (piece.at - first.at) as usize;
             let part = data.as_ref();
             let part = part.map(|data| data.slice(start..start + piece.len() as usize));
@@ -286,7 +285,7 @@ impl Store {
     ///
     /// # Errors
     /// Errors of the device that do not concern single blocks.
-    pub(in super::super) async fn lost_ranges(&self) -> Result<RangeSet, IoError> {
+    pub(in crate::layers::mirror) async fn lost_ranges(&self) -> Result<RangeSet, IoError> {
         let volume_bytes = self.volume_bytes.get();
         let mut lost = RangeSet::new();
         if let Some(segments) = &self.segments {
