@@ -125,9 +125,14 @@ fn a_silent_side_is_ejected_and_comes_back() {
     Freezing::test(1, 2, async |pair| {
         let mirror = pair.volume.open().await;
         assert!(pair.write(&mirror, 0, 50).await < 20);
+        assert_eq!(mirror.status().saved_from_freezes, 0);
         let frozen_at = pair.now();
         pair.freeze(1);
         let longest_ms = pair.write(&mirror, 50, 500).await;
+        // One block is written each 20 ms. The first ten that are not on the disk are not late yet,
+        // and the exposure has room for 16.
+        let saved = mirror.status().saved_from_freezes;
+        assert!((4..=7).contains(&saved), "{saved} writes");
         assert!((1_000..=1_250).contains(&longest_ms), "{longest_ms} ms");
         let status = mirror.status();
         let reason = status.sides[1].absent_reason.expect("it is out");

@@ -46,6 +46,7 @@ pub(super) enum VolumeState {
 #[derive(Default)]
 pub(super) struct VolumeCounters {
     pub(super) acknowledged_early: Cell<u64>,
+    pub(super) saved_from_freezes: Cell<u64>,
     pub(super) hedged_reads: Cell<u64>,
     pub(super) backpressured_writes: Cell<u64>,
     pub(super) sides_ejected: Cell<u64>,

@@ -28,6 +28,9 @@ pub struct MirrorStatus {
     pub exposed_bytes_max: Option<u64>,
     /// Number of writes that were acknowledged before all healthy sides had them.
     pub acknowledged_early: u64,
+    /// Number of these writes that were acknowledged while a side that lacked the write had not
+    /// ended its oldest operation for 200 ms.
+    pub saved_from_freezes: u64,
     /// Number of reads that were also sent to a second side because the first was late.
     pub hedged_reads: u64,
     /// Number of writes whose acknowledgement was delayed because a bound of the exposure was
@@ -127,6 +130,7 @@ impl Shared {
             exposed_bytes_peak: self.exposure.bytes_peak(),
             exposed_bytes_max: (bound != u64::MAX).then_some(bound),
             acknowledged_early: self.counts.acknowledged_early.get(),
+            saved_from_freezes: self.counts.saved_from_freezes.get(),
             hedged_reads: self.counts.hedged_reads.get(),
             backpressured_writes: self.counts.backpressured_writes.get(),
             lost_reads: self.counts.lost_reads.get(),
@@ -288,6 +292,11 @@ impl MirrorStatus {
             "",
             "acknowledged_early",
             Statistic::Counter(self.acknowledged_early),
+        );
+        out.statistic(
+            "",
+            "saved_from_freezes",
+            Statistic::Counter(self.saved_from_freezes),
         );
         out.statistic("", "hedged_reads", Statistic::Counter(self.hedged_reads));
         out.statistic(

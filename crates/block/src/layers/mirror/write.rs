@@ -17,7 +17,7 @@ use futures_util::future::{join_all, select};
 use super::admission::Taken;
 use super::queue::{Batch, Change, Progress, Ticket};
 use super::shared::{Shared, VolumeState};
-use super::side::add;
+use super::side::{Side, add};
 use super::store::digests::Digests;
 use super::store::{Append, Outcome, Space, Store, all_stored};
 use crate::BLOCK_BYTES;
@@ -38,6 +38,9 @@ const RETRY_NS_MIN: u64 = 50_000_000;
 const PACE_STEP_MIN: Duration = Duration::from_millis(5);
 /// Maximum time between two wake-ups of the writes that wait for the pace.
 const PACE_STEP_MAX: Duration = Duration::from_millis(20);
+/// Age of the oldest operation in flight of a side from which on the side counts as frozen in the
+/// statistics.
+const FREEZE_MIN: Duration = Duration::from_millis(200);
 /// Number of consecutive errors after which a side is considered absent.
 const ERRORS_IN_A_ROW_MAX: u32 = 5;
 
@@ -269,6 +272,9 @@ impl Shared {
             return durable;
         }
         add(&self.counts.acknowledged_early, 1);
+        if self.is_saved_from_a_freeze(ticket) {
+            add(&self.counts.saved_from_freezes, 1);
+        }
         let bytes_max = self.rules.exposure_bytes_max;
         let now = self.rt.now();
         self.exposure.add(now, ticket.range.clone(), bytes_max);
@@ -369,6 +375,18 @@ impl Shared {
         self.sides.iter().all(|side| {
             !side.is_counted_on() || !matches!(ticket.progress(side.index), Progress::Left(_))
         })
+    }
+
+    /// Returns true when a side that lacks a write has not ended its oldest operation for so long
+    /// that people notice: without the other sides, they would wait for it.
+    fn is_saved_from_a_freeze(&self, ticket: &Ticket) -> bool {
+        let is_frozen = |side: &Side| {
+            let oldest = side.work.oldest();
+            oldest.is_some_and(|(_, started)| self.rt.now().since(started.at) >= FREEZE_MIN)
+        };
+        let lacks = |side: &Side| matches!(ticket.progress(side.index), Progress::Left(_));
+        let mut sides = self.sides.iter().filter(|side| side.is_counted_on());
+        sides.any(|side| lacks(side) && is_frozen(side))
     }
 
     /// Applies the paper's wait limit: after the first completion of a write, the other sides get
