@@ -26,7 +26,8 @@ use std::task::{Context, Poll};
 
 use crate::error::IoError;
 use crate::geometry::Geometry;
-use crate::request::{BorrowedWrite, IoResult, Request};
+use crate::latency::{Meter, OpLatency, Timed};
+use crate::request::{BorrowedWrite, IoResult, Op, Request};
 
 /// A boxed future that a device returns.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -37,6 +38,8 @@ pub enum IoFuture<'a> {
     Ready(Option<IoResult>),
     /// A request in progress.
     Boxed(LocalFuture<'a, IoResult>),
+    /// A request in progress whose latency is measured.
+    Timed(Timed<'a>),
 }
 
 impl<'a> IoFuture<'a> {
@@ -61,6 +64,7 @@ impl Future for IoFuture<'_> {
                     .expect("a future is not polled after it has ended"),
             ),
             IoFuture::Boxed(future) => future.as_mut().poll(context),
+            IoFuture::Timed(timed) => Pin::new(timed).poll(context),
         }
     }
 }
@@ -129,6 +133,8 @@ pub enum Statistic {
     Gauge(f64),
     /// A state in one word.
     State(String),
+    /// Latencies of an operation.
+    Latency(Box<OpLatency>),
 }
 
 /// A receiver of a device's statistics. Names are in snake case and end in their unit.
@@ -136,6 +142,16 @@ pub trait StatisticVisitor {
     /// Receives one statistic. `part` names the part of the device that the statistic describes
     /// (for example a side), and is empty for the device itself.
     fn statistic(&mut self, part: &str, name: &str, value: Statistic);
+
+    /// Receives the latencies of the operations that occurred, each under the name of the
+    /// operation.
+    fn latencies(&mut self, part: &str, meter: &Meter) {
+        for op in Op::ALL {
+            if let Some(report) = meter.report(op) {
+                self.statistic(part, op.name(), Statistic::Latency(Box::new(report)));
+            }
+        }
+    }
 }
 
 impl StatisticVisitor for Vec<(String, String, Statistic)> {

@@ -17,6 +17,7 @@ pub mod extent_map;
 pub mod extents;
 pub mod geometry;
 pub mod graph;
+pub mod latency;
 pub mod layers;
 pub mod media;
 pub mod range_lock;

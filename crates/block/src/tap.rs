@@ -1,9 +1,8 @@
-//! A tap on a device: records every request while a recording is active, so that the load of a
-//! served volume can be kept as a trace.
+//! A tap on a device: measures the latency of every request, and records every request while a
+//! recording is active, so that the load of a served volume can be kept as a trace.
 //!
-//! Every device of an open stack has a tap. While no recording is active, the tap costs a test of
-//! one cell for each request. The tap must never change or delay a request, or hold more than
-//! [`RECORDS_MAX`] records: further records are dropped and counted. The client of a recording
+//! Every device of an open stack has a tap. It must never change or delay a request, or hold more
+//! than [`RECORDS_MAX`] records: further records are dropped and counted. The client of a recording
 //! fetches the records at its own pace. If the client fetches none for [`LEASE`], the recording
 //! ends automatically, because the client might have died.
 
@@ -18,7 +17,8 @@ use bimetal_trace::{Op as TraceOp, Record};
 use crate::device::{Device, IoFuture, LocalFuture, StatisticVisitor};
 use crate::error::IoError;
 use crate::geometry::Geometry;
-use crate::request::{Op, Request};
+use crate::latency::{Meter, Timed};
+use crate::request::{BorrowedWrite, IoResult, Op, Request};
 
 /// Maximum number of records that wait to be fetched by the client: 2 MiB of records.
 pub const RECORDS_MAX: usize = 1 << 16;
@@ -36,6 +36,7 @@ pub struct Tap {
     recording: RefCell<Option<Recording>>,
     /// Number of recordings started so far; the last recording has this number.
     begun: Cell<u64>,
+    meter: Meter,
 }
 
 struct Recording {
@@ -82,6 +83,7 @@ impl Tap {
             on: Cell::new(false),
             recording: RefCell::new(None),
             begun: Cell::new(0),
+            meter: Meter::new(rt),
         }
     }
 
@@ -200,7 +202,44 @@ impl Device for Tap {
         if self.on.get() {
             self.note(&request);
         }
-        self.below.submit(request)
+        let (op, bytes) = (request.op, request.len);
+        match self.below.submit(request) {
+            IoFuture::Ready(result) => {
+                if let Some(result) = &result {
+                    self.meter.note_at_once(op, bytes, result);
+                }
+                IoFuture::Ready(result)
+            }
+            IoFuture::Boxed(pending) => {
+                IoFuture::Timed(Timed::new(pending, self.meter.begin(op, bytes)))
+            }
+            // The device below has passed the request on as it is.
+            IoFuture::Timed(timed) => {
+                let metered = self.meter.begin(op, bytes);
+                IoFuture::Timed(Timed::new(Box::pin(timed), metered))
+            }
+        }
+    }
+
+    fn try_answer(&self, request: Request) -> Result<IoResult, Request> {
+        // What is recorded must be submitted.
+        if self.on.get() {
+            return Err(request);
+        }
+        let (op, bytes) = (request.op, request.len);
+        let result = self.below.try_answer(request)?;
+        self.meter.note_at_once(op, bytes, &result);
+        Ok(result)
+    }
+
+    fn try_write(&self, write: BorrowedWrite<'_>) -> Option<IoResult> {
+        if self.on.get() {
+            return None;
+        }
+        let bytes = write.bytes.len() as u64;
+        let result = self.below.try_write(write)?;
+        self.meter.note_at_once(Op::Write, bytes, &result);
+        Some(result)
     }
 
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
@@ -213,5 +252,6 @@ impl Device for Tap {
 
     fn statistics(&self, out: &mut dyn StatisticVisitor) {
         self.below.statistics(out);
+        out.latencies("", &self.meter);
     }
 }

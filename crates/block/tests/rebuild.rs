@@ -193,7 +193,7 @@ impl Volume {
         match found.unwrap_or_else(|| panic!("no figure {name}")) {
             (_, _, Statistic::Counter(value)) => *value as f64,
             (_, _, Statistic::Gauge(value)) => *value,
-            (_, _, Statistic::State(state)) => panic!("{name} is {state}"),
+            (_, _, other) => panic!("{name} is {other:?}"),
         }
     }
 

@@ -1,11 +1,13 @@
-//! Tests of the tap, which is on every device of a stack and records requests. They check which
-//! requests it records, which requests it drops, and when a recording ends.
+//! Tests of the tap, which is on every device of a stack, measures latencies and records requests.
+//! They check which requests it records, which requests it drops, and when a recording ends.
 
+use std::rc::Rc;
 use std::time::Duration;
 
-use crate::common::{open, virtual_rt, write};
+use crate::common::{open, starts, virtual_rt, write};
+use bimetal_block::latency::Window;
 use bimetal_block::tap::{InUse, LEASE, RECORDS_MAX, TapCounters};
-use bimetal_block::{Flags, Op, Request};
+use bimetal_block::{BorrowedWrite, Device, Flags, Op, Request, Statistic};
 use bimetal_trace::{Op as TraceOp, Record};
 
 const STACK: &str = "[device.a]\ntype = \"null\"\nsize = \"1MiB\"\n\
@@ -145,6 +147,83 @@ fn a_request_longer_than_a_record_becomes_several() {
             record(0, TraceOp::Trim, 8192 + (4 << 30), 4096),
         ];
         assert_eq!(tap.take(number, 10).unwrap().records, expected);
+        stack.close().await.unwrap();
+    });
+}
+
+/// A delay of 5 ms for reads and 20 ms for writes, over memory that answers at once.
+#[test]
+fn every_device_has_the_latencies_of_its_requests() {
+    let rt = virtual_rt(6);
+    rt.block_on(async {
+        let text = "[device.data]\ntype = \"memory\"\nsize = \"1MiB\"\n\
+                    [device.top]\ntype = \"delay\"\nbelow = \"data\"\nread = \"5ms\"\n\
+                    write = \"20ms\"\n";
+        let (stack, top) = open(&rt, text).await;
+        for block in 0..100 {
+            top.submit(write(&rt, block * 4096, 4096, 1)).await.unwrap();
+            top.submit(Request::read(0, 8192)).await.unwrap();
+        }
+        let mut unanswered = top.submit(Request::read(0, 4096));
+        assert!(starts(&mut unanswered).await);
+        let latencies = |device: &Rc<dyn Device>, op: Op| {
+            let mut seen: Vec<(String, String, Statistic)> = Vec::new();
+            device.statistics(&mut seen);
+            let mut found = seen.into_iter().filter(|(_, name, _)| name == op.name());
+            match found.next() {
+                Some((_, _, Statistic::Latency(latency))) => Some(*latency),
+                other => {
+                    assert_eq!(other, None);
+                    None
+                }
+            }
+        };
+        let writes = latencies(&top, Op::Write).expect("there were writes");
+        let all = writes.windows[Window::Start as usize];
+        assert_eq!((all.requests, all.errors, all.bytes), (100, 0, 409_600));
+        assert_eq!(all.max_ns, 20_000_000);
+        assert!((20_000_000..=22_500_000).contains(&all.p50_ns), "{all:?}");
+        assert_eq!(writes.in_flight, 0);
+        let reads = latencies(&top, Op::Read).expect("there were reads");
+        assert_eq!(reads.windows[Window::Start as usize].max_ns, 5_000_000);
+        assert_eq!(reads.in_flight, 1, "the last one has no answer yet");
+        drop(unanswered);
+        let reads = latencies(&top, Op::Read).expect("there were reads");
+        assert_eq!(reads.in_flight, 0, "nobody waits for it");
+        assert_eq!(latencies(&top, Op::Flush), None, "there was none");
+
+        let mut devices = stack.devices();
+        let (_, data) = devices.find(|(name, _)| *name == "data").unwrap();
+        let below = latencies(data, Op::Write).expect("the delay passes writes on");
+        let all = below.windows[Window::Start as usize];
+        assert_eq!((all.requests, all.max_ns), (100, 0));
+        stack.close().await.unwrap();
+    });
+}
+
+/// A recording must have every request, also those that a device answers at once.
+#[test]
+fn a_device_answers_at_once_through_the_tap_unless_it_is_recorded() {
+    let rt = virtual_rt(7);
+    rt.block_on(async {
+        let text = "[device.top]\ntype = \"memory\"\nsize = \"1MiB\"\n";
+        let (stack, top) = open(&rt, text).await;
+        let write = |block: u64| BorrowedWrite {
+            offset: block * 4096,
+            bytes: &[7; 4096],
+            flags: Flags::NONE,
+        };
+        assert_eq!(
+            top.try_write(write(0)).map(|result| result.is_ok()),
+            Some(true)
+        );
+        assert!(top.try_answer(Request::read(0, 4096)).is_ok());
+        let tap = stack.tap("top").unwrap();
+        let number = tap.start().unwrap();
+        assert!(top.try_write(write(1)).is_none());
+        assert!(top.try_answer(Request::read(0, 4096)).is_err());
+        top.submit(Request::read(0, 4096)).await.unwrap();
+        assert_eq!(tap.take(number, 10).unwrap().records.len(), 1);
         stack.close().await.unwrap();
     });
 }

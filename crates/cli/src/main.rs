@@ -22,6 +22,7 @@ mod format;
 mod grow;
 mod index;
 mod itself;
+mod latency;
 mod limits;
 mod load;
 mod local;

@@ -106,15 +106,12 @@ impl Shown {
         let mut exports = Map::new();
         for export in &self.config.exports {
             let of_export = seen.iter().filter(|(part, _, _)| *part == export.name);
-            let statistics: Map<String, Value> = of_export
-                .map(|(_, name, statistic)| (name.clone(), statistics::value(statistic)))
-                .collect();
-            let shown = json!({
+            let mut shown = json!({
                 "device": export.device,
                 "protocol": export.protocol.name(),
                 "listen": export.listen.to_string(),
-                "statistics": statistics,
             });
+            merge(&mut shown, statistics::of_whole(of_export));
             exports.insert(export.name.clone(), shown);
         }
         exports
@@ -126,11 +123,8 @@ impl Shown {
         if let Some(attached) = attached.as_ref() {
             let mut seen: Vec<(String, String, Statistic)> = Vec::new();
             attached.local.statistics(&mut seen);
-            let statistics = seen.iter();
-            let statistics: Map<String, Value> = statistics
-                .map(|(_, name, statistic)| (name.clone(), statistics::value(statistic)))
-                .collect();
-            let value = json!({ "device": attached.device, "statistics": statistics });
+            let mut value = json!({ "device": attached.device });
+            merge(&mut value, statistics::of_whole(seen.iter()));
             shown.insert(attached.local.path(), value);
         }
         shown

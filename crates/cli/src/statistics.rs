@@ -1,11 +1,12 @@
 //! Statistics of devices, formatted as JSON for programs and as text for people.
 
+use bimetal_block::latency::{OpLatency, Window};
 use bimetal_block::{Device, Statistic};
 use serde_json::{Map, Value, json};
 
 /// Returns the statistics of `device` as
-/// `{"statistics": {NAME: VALUE}, "parts": {PART: {NAME: VALUE}}}`. A counter is an integer, a
-/// gauge is any number, and a state is a string.
+/// `{"statistics": {NAME: VALUE}, "parts": {PART: {NAME: VALUE}}, "latency": {OPERATION: {...}}}`.
+/// A counter is an integer, a gauge is any number, and a state is a string.
 pub(crate) fn to_json(device: &dyn Device) -> Value {
     let mut seen: Vec<(String, String, Statistic)> = Vec::new();
     device.statistics(&mut seen);
@@ -14,26 +15,66 @@ pub(crate) fn to_json(device: &dyn Device) -> Value {
 
 /// Converts statistics that have been collected before, in the format of [`to_json`].
 pub(crate) fn of(seen: Vec<(String, String, Statistic)>) -> Value {
-    let (mut own, mut parts) = (Map::new(), Map::new());
+    let (mut own, mut parts, mut latency) = (Map::new(), Map::new(), Map::new());
     for (part, name, statistic) in seen {
         let value = value(&statistic);
-        if part.is_empty() {
+        if let Statistic::Latency(_) = statistic {
+            latency.insert(name, value);
+        } else if part.is_empty() {
             own.insert(name, value);
         } else if let Value::Object(of_part) = parts.entry(part).or_insert_with(|| json!({})) {
             of_part.insert(name, value);
         }
     }
-    json!({ "statistics": own, "parts": parts })
+    json!({ "statistics": own, "parts": parts, "latency": latency })
+}
+
+/// Converts statistics that all describe the same thing, such as an export, to
+/// `{"statistics": {NAME: VALUE}, "latency": {OPERATION: {...}}}`.
+pub(crate) fn of_whole<'s>(seen: impl Iterator<Item = &'s (String, String, Statistic)>) -> Value {
+    let whole = |(_, name, statistic): &(String, String, Statistic)| {
+        (String::new(), name.clone(), statistic.clone())
+    };
+    let mut value = of(seen.map(whole).collect());
+    if let Value::Object(fields) = &mut value {
+        fields.remove("parts");
+    }
+    value
 }
 
 /// Converts one statistic. A gauge that is not finite becomes `null`, because JSON has no number
 /// for it.
-pub(crate) fn value(statistic: &Statistic) -> Value {
+fn value(statistic: &Statistic) -> Value {
     match statistic {
         Statistic::Counter(count) => json!(count),
         Statistic::Gauge(value) => json!(value),
         Statistic::State(word) => json!(word),
+        Statistic::Latency(latency) => latency_value(latency),
     }
+}
+
+/// Converts the latencies of an operation.
+fn latency_value(latency: &OpLatency) -> Value {
+    let mut value = json!({
+        "in_flight": latency.in_flight,
+        "waiting_ns": latency.waiting_ns,
+        "longest": { "latency_ns": latency.longest.latency_ns, "unix_s": latency.longest.unix_s },
+        "buckets": latency.buckets,
+    });
+    for (window, of_window) in Window::ALL.iter().zip(&latency.windows) {
+        value[window.name()] = json!({
+            "seconds": of_window.seconds,
+            "requests": of_window.requests,
+            "errors": of_window.errors,
+            "bytes": of_window.bytes,
+            "queue": of_window.queue,
+            "p50_ns": of_window.p50_ns,
+            "p99_ns": of_window.p99_ns,
+            "p999_ns": of_window.p999_ns,
+            "max_ns": of_window.max_ns,
+        });
+    }
+    value
 }
 
 /// Name of the statistic that is a device's health, and its value for a healthy device.

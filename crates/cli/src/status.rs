@@ -12,8 +12,8 @@ use bimetal_control as control;
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
-use crate::statistics;
 use crate::terminal::{Picture, Terminal, Tone};
+use crate::{latency, statistics};
 use bimetal_console::stderr::say;
 use bimetal_console::table::{Align, Table};
 
@@ -129,11 +129,23 @@ fn to_lines(answer: &Value, terminal: Terminal) -> Vec<String> {
             word(&export["device"]),
             word(&export["listen"]),
         ));
+        lines.extend(latency::lines(&entries(&export["latency"])));
         lines.extend(flowing(&entries(&export["statistics"])));
+    }
+    for (path, attached) in &entries(&answer["attached"]) {
+        lines.push(String::new());
+        lines.push(format!(
+            "{} of device {}",
+            terminal.paint(Tone::Strong, path),
+            word(&attached["device"]),
+        ));
+        lines.extend(latency::lines(&entries(&attached["latency"])));
+        lines.extend(flowing(&entries(&attached["statistics"])));
     }
     for (name, device) in &entries(&answer["devices"]) {
         let (own, parts) = (entries(&device["statistics"]), entries(&device["parts"]));
-        if own.is_empty() && parts.is_empty() {
+        let latency = latency::lines(&entries(&device["latency"]));
+        if own.is_empty() && parts.is_empty() && latency.is_empty() {
             continue;
         }
         lines.push(String::new());
@@ -144,6 +156,7 @@ fn to_lines(answer: &Value, terminal: Terminal) -> Vec<String> {
             word(&device["type"]),
             show_size(device["size_bytes"].as_u64().unwrap_or(0)),
         ));
+        lines.extend(latency);
         lines.extend(flowing(&own));
         lines.extend(part_table(&parts));
     }

@@ -6,8 +6,8 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use bimetal_block::{Device, Op, Statistic, StatisticVisitor};
-use bimetal_rt::Notices;
 use bimetal_rt::net::{Address, WorkCounters};
+use bimetal_rt::{Notices, Rt};
 
 use crate::access::{Client, Rights};
 use crate::config::{ExportConfig, Protocol};
@@ -45,7 +45,6 @@ pub(crate) fn shown_to(client: &Client, exports: &[Rc<Served>]) -> Vec<Shown> {
 }
 
 /// Counters of one export.
-#[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) connections: Cell<u32>,
     pub(crate) connections_total: Cell<u64>,
@@ -80,16 +79,22 @@ impl Drop for Connected {
 }
 
 impl Served {
-    pub(crate) fn new(
-        config: ExportConfig,
-        device: Rc<dyn Device>,
-        notices: &Notices,
-    ) -> Rc<Served> {
+    pub(crate) fn new(rt: &Rt, config: ExportConfig, device: Rc<dyn Device>) -> Rc<Served> {
         Rc::new(Served {
             config,
             device,
-            notices: notices.clone(),
-            counters: Counters::default(),
+            notices: rt.notices().clone(),
+            counters: Counters {
+                connections: Cell::new(0),
+                connections_total: Cell::new(0),
+                connections_refused: Cell::new(0),
+                requests: RequestCounters::new(rt),
+                protocol_errors: Cell::new(0),
+                receives: Cell::new(0),
+                sends: Cell::new(0),
+                commands: Cell::new(0),
+                work: Rc::default(),
+            },
         })
     }
 

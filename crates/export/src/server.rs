@@ -150,7 +150,7 @@ impl Server {
                 let unit = units
                     .entry(config.device.clone())
                     .or_insert_with(|| Rc::new(AtomicUnit::new(rt, device)));
-                Served::new(config, Rc::clone(unit), rt.notices())
+                Served::new(rt, config, Rc::clone(unit))
             })
             .collect();
         let changed = Rc::new(Event::new());

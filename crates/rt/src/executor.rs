@@ -173,6 +173,12 @@ impl Rt {
         }
     }
 
+    /// Returns the time at which the current turn began, or the last one, without reading the
+    /// clock. The present time is later by at most the [length of a turn](crate::turn).
+    pub fn turn_began(&self) -> Instant {
+        self.0.turn_began.get()
+    }
+
     /// Returns true in virtual time.
     pub fn is_virtual(&self) -> bool {
         matches!(self.0.world, World::Virtual(_))

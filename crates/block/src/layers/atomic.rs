@@ -62,7 +62,7 @@ impl AtomicUnit {
         };
         match self.below.submit(request) {
             IoFuture::Ready(result) => IoFuture::Ready(result),
-            IoFuture::Boxed(future) => IoFuture::new(async move {
+            future => IoFuture::new(async move {
                 let result = future.await;
                 drop(guard);
                 result

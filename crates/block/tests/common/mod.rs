@@ -84,7 +84,7 @@ pub fn statistic(device: &Rc<dyn Device>, name: &str) -> f64 {
     match found.unwrap_or_else(|| panic!("no figure {name} in {statistics:?}")) {
         (_, _, Statistic::Counter(value)) => *value as f64,
         (_, _, Statistic::Gauge(value)) => *value,
-        (_, _, Statistic::State(state)) => panic!("{name} is the state {state}"),
+        (_, _, other) => panic!("{name} is {other:?}"),
     }
 }
 

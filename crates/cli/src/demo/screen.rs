@@ -341,7 +341,7 @@ fn number(statistics: &[(String, String, Statistic)], part: &str, name: &str) ->
     match find(statistics, part, name) {
         Some(Statistic::Counter(count)) => *count as f64,
         Some(Statistic::Gauge(value)) => *value,
-        Some(Statistic::State(_)) | None => 0.0,
+        Some(Statistic::State(_) | Statistic::Latency(_)) | None => 0.0,
     }
 }
 

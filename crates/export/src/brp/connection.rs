@@ -8,7 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use bimetal_block::{BorrowedWrite, Flags, IoError, IoResult, Op, Reply, Request as BlockRequest};
+use bimetal_block::{BorrowedWrite, Flags, IoError, Op, Reply, Request as BlockRequest};
 use bimetal_proto::brp::inbound::ToTarget;
 use bimetal_proto::brp::response::{Run, encode_runs};
 use bimetal_proto::brp::wire::{self, FENCES_MAX, RUNS_MAX, feature, request_flag};
@@ -42,9 +42,13 @@ struct UnderWay {
 impl UnderWay {
     /// Submits the request to the device, and sends the result.
     async fn carry_out(self, request: Request, payload: Payload) {
-        let of = &self.of;
-        let result = match of.hand_down(&request, payload) {
-            Ok(below) => of.counted(of.export.device.submit(below).await),
+        let export = &self.of.export;
+        let (counters, device) = (&export.counters.requests, &export.device);
+        let result = match self.of.hand_down(&request, payload) {
+            Ok(below) => counters
+                .submit(device.as_ref(), below)
+                .await
+                .map_err(status_of),
             Err(status) => Err(status),
         };
         self.finish(&request, result);
@@ -291,12 +295,12 @@ impl Transmission {
             bytes: &input.unread()[..len],
             flags: flags_of(request),
         };
-        let Some(result) = self.export.device.try_write(write) else {
+        let counters = &self.export.counters.requests;
+        let Some(result) = counters.try_write(self.export.device.as_ref(), write) else {
             return Ok(None);
         };
         input.consume(len);
-        add(&self.export.counters.requests.by_op[Op::Write as usize], 1);
-        Ok(Some(self.counted(result)))
+        Ok(Some(result.map_err(status_of)))
     }
 
     /// Starts a request. Its result is sent as soon as the request ends. A request that need not
@@ -306,13 +310,15 @@ impl Transmission {
             Ok(below) => below,
             Err(status) => return under_way.finish(&request, Err(status)),
         };
-        match self.export.device.try_answer(below) {
-            Ok(result) => under_way.finish(&request, self.counted(result)),
+        let (counters, device) = (&self.export.counters.requests, &self.export.device);
+        match counters.try_answer(device.as_ref(), below) {
+            Ok(result) => under_way.finish(&request, result.map_err(status_of)),
             Err(below) => {
                 let run = async move {
-                    let of = &under_way.of;
-                    let result = of.counted(of.export.device.submit(below).await);
-                    under_way.finish(&request, result);
+                    let export = &under_way.of.export;
+                    let counters = &export.counters.requests;
+                    let result = counters.submit(export.device.as_ref(), below).await;
+                    under_way.finish(&request, result.map_err(status_of));
                 };
                 self.rt.spawn_eager(run).detach();
             }
@@ -329,17 +335,7 @@ impl Transmission {
             add(&counters.refused, 1);
             return Err(status);
         }
-        let below = to_block(request, payload).from_origin(self.task.origin());
-        add(&counters.by_op[below.op as usize], 1);
-        Ok(below)
-    }
-
-    /// Converts the device's result into a BRP result, and counts a failure.
-    fn counted(&self, result: IoResult) -> Result<Reply, Status> {
-        if result.is_err() {
-            add(&self.export.counters.requests.failed, 1);
-        }
-        result.map_err(status_of)
+        Ok(to_block(request, payload).from_origin(self.task.origin()))
     }
 
     fn refused(&self, request: &Request, payload: &Payload) -> Option<Status> {
@@ -360,25 +356,17 @@ impl Transmission {
     }
 
     fn answer(&self, request: &Request, result: Result<Reply, Status>) -> Outgoing {
-        let counters = &self.export.counters;
         let len = u64::from(request.length_bytes);
         let (status, data) = match result {
             Ok(Reply::Data(data)) => {
                 assert_eq!(data.len() as u64, len, "a read answers what was asked");
-                add(&counters.requests.read_bytes, len);
                 (Status::Ok, data)
             }
             Ok(Reply::Extents(runs)) => {
                 let runs = encode_runs(&to_wire(&runs));
                 (Status::Ok, self.rt.pool().copy_of(&runs).into())
             }
-            Ok(Reply::Done) => {
-                add(
-                    &counters.requests.written_bytes,
-                    u64::from(request.data_bytes()),
-                );
-                (Status::Ok, Payload::empty())
-            }
+            Ok(Reply::Done) => (Status::Ok, Payload::empty()),
             Err(status) => (status, Payload::empty()),
         };
         Outgoing::Result {

@@ -106,7 +106,7 @@ impl Connection {
                 transfer_bytes_max,
                 background_max: IN_FLIGHT_MAX,
             },
-            counters: RequestCounters::default(),
+            counters: RequestCounters::new(rt),
             in_flight: Semaphore::new(u64::from(IN_FLIGHT_MAX)),
             room: Room::new(rt, subject),
             quick: Semaphore::new(u64::from(IN_FLIGHT_MAX)),
@@ -385,15 +385,11 @@ impl Connection {
 
     /// Submits a request to the device.
     async fn submit(&self, request: Request) -> Result<Reply, i32> {
-        add(&self.counters.by_op[request.op as usize], 1);
         let request = request.from_origin(Origin::of_task(1));
         self.room.note_progress();
-        let result = self.device.submit(request).await;
+        let result = self.counters.submit(self.device.as_ref(), request).await;
         self.room.note_progress();
-        result.map_err(|error: IoError| {
-            add(&self.counters.failed, 1);
-            error.to_errno()
-        })
+        result.map_err(IoError::to_errno)
     }
 
     async fn read_range(&self, range: Range) -> Result<Answer, i32> {
@@ -405,12 +401,8 @@ impl Connection {
         if len == 0 {
             return Ok(Answer::NOTHING);
         }
-        let data = self
-            .submit(Request::read(range.offset, len))
-            .await?
-            .into_data();
-        add(&self.counters.read_bytes, len);
-        Ok(Answer::Data(data))
+        let read = self.submit(Request::read(range.offset, len)).await?;
+        Ok(Answer::Data(read.into_data()))
     }
 
     async fn write(&self, node: u64, range: Range, data: Payload) -> Result<Answer, i32> {
@@ -421,7 +413,6 @@ impl Connection {
         if range.len > 0 {
             let request = Request::write(range.offset, data, Flags::NONE);
             self.submit(request).await?;
-            add(&self.counters.written_bytes, range.len);
         }
         Ok(Answer::Bytes(abi::write_answer(range.len)))
     }

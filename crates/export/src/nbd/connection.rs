@@ -213,10 +213,10 @@ impl Transmission {
             bytes,
             flags: flags_of(request),
         };
-        let result = self.export.device.try_write(write)?;
+        let counters = &self.export.counters.requests;
+        let result = counters.try_write(self.export.device.as_ref(), write)?;
         input.consume(len);
-        add(&self.export.counters.requests.by_op[Op::Write as usize], 1);
-        Some(self.answer(request, Op::Write, result))
+        Some(self.answer(request, result))
     }
 
     /// Starts a request. When the request ends, its reply is queued in the link. If the device need
@@ -229,18 +229,18 @@ impl Transmission {
         admission: Admission,
     ) {
         let below = to_block(&request, command, payload).from_origin(self.task.origin());
-        let op = below.op;
-        add(&self.export.counters.requests.by_op[op as usize], 1);
-        match self.export.device.try_answer(below) {
+        let (counters, device) = (&self.export.counters.requests, &self.export.device);
+        match counters.try_answer(device.as_ref(), below) {
             Ok(result) => {
-                let reply = self.answer(&request, op, result);
+                let reply = self.answer(&request, result);
                 self.link.reply(reply, admission);
             }
             Err(below) => {
                 let this = Rc::clone(self);
                 let run = async move {
-                    let result = this.export.device.submit(below).await;
-                    let reply = this.answer(&request, op, result);
+                    let (counters, device) = (&this.export.counters.requests, &this.export.device);
+                    let result = counters.submit(device.as_ref(), below).await;
+                    let reply = this.answer(&request, result);
                     this.link.reply(reply, admission);
                 };
                 self.rt.spawn_eager(run).detach();
@@ -249,26 +249,17 @@ impl Transmission {
     }
 
     /// Builds the reply for the result of a request.
-    fn answer(&self, request: &Request, op: Op, result: IoResult) -> Outgoing {
+    fn answer(&self, request: &Request, result: IoResult) -> Outgoing {
         let structured = self.session.negotiated.structured_replies;
-        let counters = &self.export.counters;
         let len = u64::from(request.length_bytes);
         match result {
             Ok(Reply::Data(data)) => {
                 assert_eq!(data.len() as u64, len, "a read answers what was asked");
-                add(&counters.requests.read_bytes, len);
                 Outgoing::data(request.cookie, structured, request.offset_bytes, data)
             }
             Ok(Reply::Extents(runs)) => self.block_status(request, &runs),
-            Ok(Reply::Done) => {
-                let written_bytes = if op == Op::Write { len } else { 0 };
-                add(&counters.requests.written_bytes, written_bytes);
-                Outgoing::done(request.cookie)
-            }
-            Err(error) => {
-                add(&counters.requests.failed, 1);
-                self.failure(request, errno(error))
-            }
+            Ok(Reply::Done) => Outgoing::done(request.cookie),
+            Err(error) => self.failure(request, errno(error)),
         }
     }
 

@@ -73,7 +73,7 @@ impl UblkQueue {
             descriptors,
             device,
             buffer_bytes,
-            counters: RequestCounters::default(),
+            counters: RequestCounters::new(rt),
             tags: TaskGroup::new(rt),
             failure: RefCell::new(None),
             changed: Event::new(),
@@ -148,23 +148,15 @@ impl UblkQueue {
             return -EINVAL;
         };
         let (op, len) = (place.op, place.len);
-        add(&self.counters.by_op[op as usize], 1);
         let request = self.request(place, descriptor, buffer).await;
-        match self.device.submit(request).await {
+        match self.counters.submit(self.device.as_ref(), request).await {
             Ok(Reply::Data(data)) => {
-                add(&self.counters.read_bytes, len);
                 data.copy_to(&mut buffer[..len as usize]);
                 len as i32
             }
-            Ok(Reply::Done) if op == Op::Write => {
-                add(&self.counters.written_bytes, len);
-                len as i32
-            }
+            Ok(Reply::Done) if op == Op::Write => len as i32,
             Ok(Reply::Done | Reply::Extents(_)) => 0,
-            Err(error) => {
-                add(&self.counters.failed, 1);
-                -error.to_errno()
-            }
+            Err(error) => -error.to_errno(),
         }
     }
 

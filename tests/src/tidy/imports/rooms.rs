@@ -29,7 +29,9 @@ const ROOMS: &[Rooms] = &[
             &["disk"],
             &["tap", "document"],
             &["range_lock", "range_set", "extent_map", "token_bucket"],
-            &["device", "extents", "units", "geometry", "request", "error"],
+            &[
+                "device", "latency", "extents", "units", "geometry", "request", "error",
+            ],
         ],
     },
     Rooms {
