@@ -117,7 +117,7 @@ fn what_was_written_is_there_however_often_segments_were_cleaned() {
             model.check(&mirror).await;
             cleaned += counter(&mirror, "segments_cleaned");
             // Summaries say what is live in the segments that are cleaned.
-            assert_eq!(counter(&mirror, "segments_without_summary"), 0);
+            assert_eq!(counter(&mirror, "map_searches"), 0);
             mirror.close().await;
 
             let mirror = volume.open().await;

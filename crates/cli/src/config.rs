@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use bimetal_block::document::{read_text, resolve};
 use bimetal_block::graph::{Document, Graph, Node};
 use bimetal_block::units::{Size, Time, show_size};
 use bimetal_export::{ExportConfig, Limits};
+use bimetal_rt::net::Address;
 use bimetal_rt::real_time::SPIN_DEFAULT;
 use bimetal_rt::{DriverChoice, UringOptions};
 use serde::Deserialize;
@@ -67,6 +68,8 @@ pub(crate) struct ServerOptions {
     pub(crate) stop_deadline: Duration,
     /// The operator's alert command, which is run for each event of a volume.
     pub(crate) alert: Option<String>,
+    /// Address at which metrics can be read.
+    pub(crate) metrics: Option<Address>,
 }
 
 #[derive(Default, Deserialize)]
@@ -80,6 +83,7 @@ struct ServerSection {
     connection_threads: Option<ConnectionThreads>,
     stop_deadline: Option<Time>,
     alert: Option<String>,
+    metrics: Option<String>,
 }
 
 /// Name of a driver in the configuration.
@@ -216,6 +220,16 @@ impl ServerOptions {
             }
             None => document.path().with_extension("ctl"),
         };
+        let metrics = section.metrics.as_deref();
+        let metrics = metrics.map(|address| {
+            let address = metrics_address(document.path(), address);
+            address.map_err(|why| {
+                anyhow!(
+                    "{}: `metrics` in [server]: {why}",
+                    document.path().display()
+                )
+            })
+        });
         let exposure_bytes = exposure_bytes(graph);
         let default_bytes = POOL_BYTES.saturating_add(exposure_bytes);
         let asked_for = section.memory.map(|size| size.0);
@@ -240,6 +254,7 @@ impl ServerOptions {
             connection_threads: section.connection_threads.map_or(0, |threads| threads.0),
             stop_deadline: section.stop_deadline.map_or(STOP_DEADLINE, |time| time.0),
             alert: section.alert,
+            metrics: metrics.transpose()?,
         })
     }
 }
@@ -307,6 +322,24 @@ fn exposure_bytes(graph: &Graph) -> u64 {
 }
 
 /// Returns the path in an address of the form `unix:PATH`.
+/// Returns the address at which metrics can be read. They name devices and paths, and nothing
+/// identifies who reads them, so other machines cannot be allowed to.
+///
+/// # Errors
+/// Why the text is not such an address.
+fn metrics_address(of_file: &Path, address: &str) -> Result<Address, String> {
+    match address.parse()? {
+        Address::Unix(path) => Ok(Address::Unix(resolve(of_file, &path))),
+        Address::Tcp(address) if address.ip().is_loopback() => Ok(Address::Tcp(address)),
+        Address::Tcp(address) => Err(format!(
+            "{address} can be reached from other machines, and metrics are not protected; use \
+            \"tcp:127.0.0.1:{}\" or a UNIX socket, and a proxy with TLS",
+            address.port()
+        )),
+        Address::Rdma(_) => Err("metrics are served over TCP and UNIX sockets".to_owned()),
+    }
+}
+
 fn unix_path(address: &str) -> Result<PathBuf> {
     match address.strip_prefix("unix:") {
         Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),

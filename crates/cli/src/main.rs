@@ -26,6 +26,7 @@ mod latency;
 mod limits;
 mod load;
 mod local;
+mod metrics;
 mod mount;
 mod moved;
 mod operation;

@@ -25,6 +25,7 @@ use crate::alerts;
 use crate::config::Config;
 use crate::exposure;
 use crate::local::Local;
+use crate::metrics::Metrics;
 use crate::operation::Operation;
 use crate::operations;
 use crate::shown::{Attached, Shown};
@@ -40,6 +41,7 @@ pub(crate) struct Running {
     shown: Rc<Shown>,
     control: Control,
     alerts: Task<()>,
+    metrics: Option<Metrics>,
 }
 
 impl Running {
@@ -72,6 +74,13 @@ impl Running {
             attached: RefCell::new(None),
             stopping: Cell::new(false),
         });
+        let metrics = match listen_for_metrics(rt, &shown).await {
+            Ok(metrics) => metrics,
+            Err(error) => {
+                shown.server.stop().await;
+                return Err(undo(&shown.stack, error).await);
+            }
+        };
         let answering = Rc::clone(&shown);
         let answers: Answer = Rc::new(move |request| answer(&answering, request));
         match Control::start(rt, &shown.config.server.control, answers) {
@@ -82,9 +91,13 @@ impl Running {
                     shown,
                     control,
                     alerts,
+                    metrics,
                 })
             }
             Err(error) => {
+                if let Some(metrics) = metrics {
+                    metrics.stop().await;
+                }
                 shown.server.stop().await;
                 Err(undo(&shown.stack, error.into()).await)
             }
@@ -237,6 +250,9 @@ impl Running {
         self.shown.operation.cancel().await;
         let closed = self.shown.stack.close().await;
         self.alerts.cancel().await;
+        if let Some(metrics) = self.metrics {
+            metrics.stop().await;
+        }
         self.control.stop().await;
         closed.map_err(|(device, error)| not_closed(&device, error))?;
         taken_away
@@ -258,6 +274,20 @@ impl Running {
             Either::Right((why, _)) => bail!(why),
         }
     }
+}
+
+/// Starts to listen for readers of metrics, if it is configured.
+async fn listen_for_metrics(rt: &Rt, shown: &Rc<Shown>) -> Result<Option<Metrics>> {
+    let Some(address) = shown.config.server.metrics.as_ref() else {
+        return Ok(None);
+    };
+    let asked = Rc::clone(shown);
+    let metrics = Metrics::start(rt, address, Rc::new(move || asked.snapshot())).await;
+    let metrics = metrics.map_err(|error| {
+        let file = shown.config.path.display();
+        anyhow!("{file}: `metrics` in [server]: cannot listen at {address}: {error}")
+    });
+    metrics.map(Some)
 }
 
 /// Waits until the deadline has passed or the user has sent two further signals. Returns a message

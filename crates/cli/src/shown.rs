@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::Config;
 use crate::local::Local;
+use crate::metrics::{Measured, Snapshot};
 use crate::operation::Operation;
 use crate::statistics;
 
@@ -47,6 +48,22 @@ impl Shown {
 
     /// Returns the complete status.
     pub(crate) fn status(&self) -> Value {
+        let devices = self.devices();
+        json!({
+            "version": 1,
+            "health": statistics::health(&devices),
+            "stopping": self.stopping.get(),
+            "pid": std::process::id(),
+            "driver": self.driver(),
+            "uptime_s": self.rt.now().since(self.started).as_secs_f64(),
+            "longest_turn": self.longest_turn(),
+            "exports": self.exports(),
+            "attached": self.attached(),
+            "devices": devices,
+        })
+    }
+
+    fn devices(&self) -> Map<String, Value> {
         let mut devices = Map::new();
         for seen in self.stack.beyond() {
             let mut shown = json!({
@@ -67,18 +84,61 @@ impl Shown {
             merge(&mut shown, statistics::to_json(device.as_ref()));
             devices.insert(name.to_owned(), shown);
         }
-        json!({
-            "version": 1,
-            "health": statistics::health(&devices),
-            "stopping": self.stopping.get(),
-            "pid": std::process::id(),
-            "driver": self.driver(),
-            "uptime_s": self.rt.now().since(self.started).as_secs_f64(),
-            "longest_turn": self.longest_turn(),
-            "exports": self.exports(),
-            "attached": self.attached(),
-            "devices": devices,
-        })
+        devices
+    }
+
+    /// Returns the state of the server for metrics.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let mut measured = Vec::new();
+        let mut seen: Vec<(String, String, Statistic)> = Vec::new();
+        self.server.statistics(&mut seen);
+        for export in &self.config.exports {
+            let of_export = seen.iter().filter(|(part, _, _)| *part == export.name);
+            let whole = of_export.map(|(_, name, s)| (String::new(), name.clone(), s.clone()));
+            measured.push(Measured {
+                kind: "export".to_owned(),
+                label: ("export", export.name.clone()),
+                size_bytes: None,
+                statistics: whole.collect(),
+            });
+        }
+        if let Some(attached) = self.attached.borrow().as_ref() {
+            let mut seen: Vec<(String, String, Statistic)> = Vec::new();
+            attached.local.statistics(&mut seen);
+            let whole = seen
+                .into_iter()
+                .map(|(_, name, s)| (String::new(), name, s));
+            measured.push(Measured {
+                kind: "attached".to_owned(),
+                label: ("attached", attached.local.path()),
+                size_bytes: None,
+                statistics: whole.collect(),
+            });
+        }
+        for seen in self.stack.beyond() {
+            measured.push(Measured {
+                kind: seen.kind.to_owned(),
+                label: ("device", seen.name),
+                size_bytes: Some(seen.size_bytes),
+                statistics: seen.statistics,
+            });
+        }
+        for (name, device) in self.stack.devices() {
+            let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
+            device.statistics(&mut statistics);
+            measured.push(Measured {
+                kind: self.config.graph.nodes()[name].kind().to_owned(),
+                label: ("device", name.to_owned()),
+                size_bytes: Some(device.geometry().size_bytes),
+                statistics,
+            });
+        }
+        Snapshot {
+            health: statistics::health(&self.devices()),
+            uptime_seconds: self.rt.now().since(self.started).as_secs_f64(),
+            longest_turn_seconds: self.rt.longest_turn().time_ns as f64 / 1e9,
+            measured,
+        }
     }
 
     /// Returns the I/O driver in use, and the reason why a more efficient driver is not in use.

@@ -47,7 +47,7 @@ pub(crate) fn shown_to(client: &Client, exports: &[Rc<Served>]) -> Vec<Shown> {
 /// Counters of one export.
 pub(crate) struct Counters {
     pub(crate) connections: Cell<u32>,
-    pub(crate) connections_total: Cell<u64>,
+    pub(crate) connections_accepted: Cell<u64>,
     pub(crate) connections_refused: Cell<u64>,
     pub(crate) requests: RequestCounters,
     pub(crate) protocol_errors: Cell<u64>,
@@ -86,7 +86,7 @@ impl Served {
             notices: rt.notices().clone(),
             counters: Counters {
                 connections: Cell::new(0),
-                connections_total: Cell::new(0),
+                connections_accepted: Cell::new(0),
                 connections_refused: Cell::new(0),
                 requests: RequestCounters::new(rt),
                 protocol_errors: Cell::new(0),
@@ -135,7 +135,7 @@ impl Served {
         counters.requests.statistics(part, &Op::ALL, out);
         for (name, counter) in [
             ("protocol_errors", &counters.protocol_errors),
-            ("connections_total", &counters.connections_total),
+            ("connections_accepted", &counters.connections_accepted),
             ("connections_refused", &counters.connections_refused),
             ("receives", &counters.receives),
             ("sends", &counters.sends),

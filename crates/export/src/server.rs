@@ -466,7 +466,7 @@ async fn converse<C: Conversation<Reply: 'static> + 'static>(
     early: &[u8],
 ) {
     let counters = &export.counters;
-    add(&counters.connections_total, 1);
+    add(&counters.connections_accepted, 1);
     if let Some(carried) = conversation.link().stream.carried() {
         carried.read_ahead();
     }

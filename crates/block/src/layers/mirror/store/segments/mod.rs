@@ -681,7 +681,7 @@ impl Segments {
             ("map_pages_read", counts.map_pages_read),
             ("map_pages_damaged", counts.map_pages_damaged),
             ("map_tables_damaged", counts.table_pages_damaged),
-            ("segments_without_summary", counts.map_searches),
+            ("map_searches", counts.map_searches),
             ("map_commits", counts.commits),
         ] {
             show(name, Statistic::Counter(count));

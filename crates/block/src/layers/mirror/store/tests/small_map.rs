@@ -71,7 +71,7 @@ fn a_map_that_does_not_fit_the_memory_says_the_same() {
             );
             assert!(statistic(&store, "segments_cleaned") > 0, "life {life}");
             // The segments that the life before has not filled to their end have no summary.
-            let without = statistic(&store, "segments_without_summary");
+            let without = statistic(&store, "map_searches");
             assert!(without <= 4 * (life - 1), "{without} in life {life}");
             let segments = store.segments.as_ref().expect("it is logged");
             segments.assert_live_blocks_are_exact().await;

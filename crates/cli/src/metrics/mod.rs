@@ -1,0 +1,320 @@
+//! The metrics listener: answers `GET /metrics` by HTTP with the statistics of the server.
+//!
+//! It is served by the runtime that serves the volumes, so it must never wait for a device, and
+//! the number and the size of requests are bounded.
+
+mod families;
+
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::Statistic;
+use bimetal_rt::net::{Address, Listener, Stream};
+use bimetal_rt::sync::TaskGroup;
+use bimetal_rt::{Rt, Task};
+
+use self::families::Families;
+
+/// Maximum number of simultaneous connections. Further connections wait to be accepted.
+const CONNECTIONS_MAX: usize = 8;
+/// Maximum length of the head of a request in bytes.
+const HEAD_BYTES_MAX: usize = 8 << 10;
+/// Maximum number of header fields of a request.
+const FIELDS_MAX: usize = 64;
+/// Maximum time for a request and its answer.
+const REQUEST_MAX: Duration = Duration::from_secs(10);
+/// Pause after a connection that could not be accepted.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Statistics of something that is measured: an export, an attached device or a device.
+pub(crate) struct Measured {
+    /// `export`, `attached`, or the type of the device.
+    pub(crate) kind: String,
+    /// Name of the label, `export`, `attached` or `device`, and its value.
+    pub(crate) label: (&'static str, String),
+    /// Size of a device in bytes.
+    pub(crate) size_bytes: Option<u64>,
+    /// Statistics, each with its part and name.
+    pub(crate) statistics: Vec<(String, String, Statistic)>,
+}
+
+/// The state of a server when it is asked.
+pub(crate) struct Snapshot {
+    /// `healthy`, `degraded` or `stopped`.
+    pub(crate) health: &'static str,
+    pub(crate) uptime_seconds: f64,
+    /// Longest time in which the thread served no completion, in seconds.
+    pub(crate) longest_turn_seconds: f64,
+    pub(crate) measured: Vec<Measured>,
+}
+
+/// Function that returns the present state of the server.
+pub(crate) type Ask = Rc<dyn Fn() -> Snapshot>;
+
+/// A listener for metrics.
+pub(crate) struct Metrics {
+    accepting: Task<()>,
+    connections: Rc<TaskGroup>,
+}
+
+impl Metrics {
+    /// Listens at an address.
+    ///
+    /// # Errors
+    /// The errors of `bind(2)`; `AddrInUse` also if there is a file that is not a socket without a
+    /// server.
+    pub(crate) async fn start(rt: &Rt, address: &Address, ask: Ask) -> io::Result<Metrics> {
+        if let Address::Unix(path) = address {
+            clear(rt, address, path).await?;
+        }
+        let listener = Listener::bind(rt, address)?;
+        let connections = Rc::new(TaskGroup::new(rt));
+        let accept = accept(rt.clone(), listener, Rc::clone(&connections), ask);
+        Ok(Metrics {
+            accepting: rt.spawn(accept),
+            connections,
+        })
+    }
+
+    /// Ends the listener and its connections.
+    pub(crate) async fn stop(self) {
+        self.accepting.cancel().await;
+        self.connections.cancel().await;
+    }
+}
+
+/// Removes the socket that a killed server has left at a path.
+async fn clear(rt: &Rt, address: &Address, path: &Path) -> io::Result<()> {
+    let Ok(found) = std::fs::symlink_metadata(path) else {
+        // The call of `bind(2)` reports the fault of the path.
+        return Ok(());
+    };
+    let is_dead = match found.file_type().is_socket() {
+        true => match Stream::connect(rt, address).await {
+            Ok(stream) => {
+                stream.shutdown();
+                false
+            }
+            Err(error) => error.kind() == io::ErrorKind::ConnectionRefused,
+        },
+        false => false,
+    };
+    match is_dead {
+        true => std::fs::remove_file(path),
+        false => Err(io::ErrorKind::AddrInUse.into()),
+    }
+}
+
+async fn accept(rt: Rt, listener: Listener, connections: Rc<TaskGroup>, ask: Ask) {
+    loop {
+        connections.at_most(CONNECTIONS_MAX - 1).await;
+        match listener.accept().await {
+            Ok(stream) => {
+                let (rt, ask) = (rt.clone(), Rc::clone(&ask));
+                connections.spawn(async move {
+                    // A client that is too slow gets no answer.
+                    let _ = rt.timeout(REQUEST_MAX, converse(&rt, &stream, &ask)).await;
+                    stream.shutdown();
+                });
+            }
+            // The client has already disconnected, or no descriptors are free. A later accept can
+            // succeed.
+            Err(_) => rt.sleep(ACCEPT_RETRY).await,
+        }
+    }
+}
+
+/// Answers one request.
+async fn converse(rt: &Rt, stream: &Stream, ask: &Ask) {
+    let mut head = Vec::new();
+    let answer = loop {
+        if let Some(answer) = answer(&head, ask) {
+            break answer;
+        }
+        let (received, buf) = stream.recv(rt.pool().alloc_now(4096), 0).await;
+        match received {
+            Ok(count) if count > 0 => head.extend_from_slice(&buf[..count]),
+            _ => return,
+        }
+    };
+    for part in answer.as_bytes().chunks(64 << 10) {
+        let sent = stream.send(rt.pool().copy_of(part).into()).await;
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+/// Returns the answer to a request, of which `head` has arrived; `None` when more must arrive.
+fn answer(head: &[u8], ask: &Ask) -> Option<String> {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut request = httparse::Request::new(&mut fields);
+    match request.parse(head) {
+        Ok(httparse::Status::Complete(_)) => {}
+        Ok(httparse::Status::Partial) if head.len() < HEAD_BYTES_MAX => return None,
+        Ok(httparse::Status::Partial) | Err(_) => {
+            return Some(response(
+                "400 Bad Request",
+                PLAIN,
+                "the request is not HTTP/1.1\n",
+            ));
+        }
+    }
+    let path = request.path.unwrap_or("").split('?').next();
+    let answer = match (request.method, path) {
+        (Some("GET" | "HEAD"), Some("/metrics")) => {
+            let accepts = request.headers.iter();
+            let mut accepts = accepts.filter(|field| field.name.eq_ignore_ascii_case("accept"));
+            let names = |field: &httparse::Header<'_>| {
+                let value = String::from_utf8_lossy(field.value);
+                value.contains("application/openmetrics-text")
+            };
+            let is_open_metrics = accepts.any(names);
+            let format = if is_open_metrics { OPEN_METRICS } else { PLAIN };
+            match families(&ask()).text(is_open_metrics) {
+                Ok(text) => response("200 OK", format, &text),
+                Err(_) => response("500 Internal Server Error", PLAIN, ""),
+            }
+        }
+        (Some("GET" | "HEAD"), _) => {
+            response("404 Not Found", PLAIN, "the metrics are at /metrics\n")
+        }
+        _ => response("405 Method Not Allowed", PLAIN, "only GET is answered\n"),
+    };
+    let only_head = request.method == Some("HEAD");
+    let end = answer.find("\r\n\r\n").filter(|_| only_head);
+    Some(end.map_or(answer.clone(), |end| answer[..end + 4].to_owned()))
+}
+
+fn response(status: &str, format: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {format}\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n{body}"
+    )
+}
+
+/// Returns the metrics of a server.
+fn families(snapshot: &Snapshot) -> Families {
+    let mut families = Families::default();
+    let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+    families.gauge("bimetal_build_info", "Version of the program", version, 1.0);
+    for health in ["healthy", "degraded", "stopped"] {
+        let is = f64::from(u8::from(health == snapshot.health));
+        let help = "Health of the server: 1 for its present health, 0 for the others";
+        families.gauge("bimetal_health", help, vec![("is", health.to_owned())], is);
+    }
+    for (name, help, value) in [
+        (
+            "bimetal_uptime_seconds",
+            "Time since the server became ready",
+            snapshot.uptime_seconds,
+        ),
+        (
+            "bimetal_longest_turn_seconds",
+            "Longest time in which the serving thread handled no completion",
+            snapshot.longest_turn_seconds,
+        ),
+    ] {
+        families.gauge(name, help, Vec::new(), value);
+    }
+    for measured in &snapshot.measured {
+        let labels = || vec![measured.label.clone()];
+        if let Some(size_bytes) = measured.size_bytes {
+            let help = "Size of the device";
+            families.gauge(
+                "bimetal_device_size_bytes",
+                help,
+                labels(),
+                size_bytes as f64,
+            );
+        }
+        for (part, name, statistic) in &measured.statistics {
+            // The latencies of all devices are in one family, whatever their types are.
+            let kind = match (statistic, measured.size_bytes) {
+                (Statistic::Latency(_), Some(_)) => "device",
+                _ => measured.kind.as_str(),
+            };
+            families.statistic(kind, labels(), (part, name), statistic);
+        }
+    }
+    families
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask() -> Ask {
+        Rc::new(|| Snapshot {
+            health: "degraded",
+            uptime_seconds: 1.5,
+            longest_turn_seconds: 0.001,
+            measured: Vec::new(),
+        })
+    }
+
+    fn first_line(request: &str) -> Option<String> {
+        let answer = answer(request.as_bytes(), &ask())?;
+        answer.lines().next().map(str::to_owned)
+    }
+
+    #[test]
+    fn a_request_is_answered_once_its_head_is_whole() {
+        let request = "GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n";
+        for end in 0..request.len() {
+            assert_eq!(first_line(&request[..end]), None, "{end} bytes");
+        }
+        assert_eq!(first_line(request).as_deref(), Some("HTTP/1.1 200 OK"));
+    }
+
+    #[test]
+    fn what_is_no_question_for_metrics_is_refused() {
+        for (request, status) in [
+            ("GET / HTTP/1.1\r\n\r\n", "404 Not Found"),
+            ("GET /metrics?x=1 HTTP/1.1\r\n\r\n", "200 OK"),
+            ("POST /metrics HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
+            ("\u{1}\u{2}\r\n\r\n", "400 Bad Request"),
+        ] {
+            let expected = format!("HTTP/1.1 {status}");
+            assert_eq!(first_line(request), Some(expected), "{request:?}");
+        }
+        let endless = format!("GET /metrics HTTP/1.1\r\nX: {}", "x".repeat(HEAD_BYTES_MAX));
+        assert_eq!(
+            first_line(&endless).as_deref(),
+            Some("HTTP/1.1 400 Bad Request")
+        );
+    }
+
+    #[test]
+    fn the_format_is_the_one_that_is_accepted() {
+        let with = |accept: &str| {
+            let request = format!("GET /metrics HTTP/1.1\r\nAccept: {accept}\r\n\r\n");
+            answer(request.as_bytes(), &ask()).expect("the head is whole")
+        };
+        let open = with("application/openmetrics-text;version=1.0.0,text/plain;q=0.5");
+        assert!(
+            open.contains(OPEN_METRICS) && open.ends_with("# EOF\n"),
+            "{open}"
+        );
+        let plain = with("text/plain");
+        assert!(plain.contains(PLAIN) && !plain.contains("EOF"), "{plain}");
+        assert!(
+            plain.contains("bimetal_health{is=\"degraded\"} 1"),
+            "{plain}"
+        );
+        assert!(
+            plain.contains("bimetal_health{is=\"healthy\"} 0"),
+            "{plain}"
+        );
+        let length = plain.split("\r\n\r\n").nth(1).map(str::len);
+        let expected = format!("Content-Length: {}\r\n", length.expect("there is a body"));
+        assert!(plain.contains(&expected), "{plain}");
+    }
+}

@@ -1,0 +1,113 @@
+//! Metrics of the real program: what a reader of `GET /metrics` gets, and what is refused.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use bimetal_tests::client::Client;
+use bimetal_tests::nbd::Wire;
+use bimetal_tests::server::binary;
+use bimetal_tests::volume::{MIB, Volume, assert_refused};
+
+/// Adds the key `metrics` to the configuration of a volume.
+fn listen(volume: &Volume, address: &str) {
+    let text = std::fs::read_to_string(volume.config()).expect("the configuration");
+    let server = format!("{text}\n[server]\nmetrics = \"{address}\"\n");
+    volume.dir().text("vol.toml", &server);
+}
+
+/// Returns the body of the answer to `GET /metrics`.
+fn scrape(socket: &Path, accept: &str) -> String {
+    let mut stream = UnixStream::connect(socket).expect("the server listens");
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: here\r\nAccept: {accept}\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it is read");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it is text");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    body.to_owned()
+}
+
+/// Returns the values of the samples, by their names with labels.
+fn samples(text: &str) -> BTreeMap<String, f64> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let sample = |line: &str| {
+        let (name, value) = line.rsplit_once(' ').expect("a name and a value");
+        let value: f64 = value.parse().unwrap_or_else(|_| panic!("{line}"));
+        (name.to_owned(), value)
+    };
+    lines.map(sample).collect()
+}
+
+#[test]
+fn what_clients_do_is_in_the_metrics_and_each_metric_is_on_the_page() {
+    let volume = Volume::mirror("metrics", 64 * MIB);
+    listen(&volume, "unix:vol.metrics");
+    let _server = volume.serve();
+    let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
+    for block in 0..20 {
+        wire.write(block * 4096, &[7; 4096]);
+    }
+    let socket = volume.dir().file("vol.metrics");
+    let text = scrape(&socket, "text/plain");
+    let found = samples(&text);
+    let of = |name: &str| found.get(name).copied();
+    for place in ["export=\"vol\"", "device=\"vol\""] {
+        let kind = if place.starts_with("export") {
+            "export"
+        } else {
+            "device"
+        };
+        let name = format!("bimetal_{kind}_request_duration_seconds");
+        let labels = format!("{place},operation=\"write\"");
+        assert_eq!(
+            of(&format!("{name}_count{{{labels}}}")),
+            Some(20.0),
+            "{text}"
+        );
+        let all = format!("{name}_bucket{{le=\"+Inf\",{labels}}}");
+        assert_eq!(of(&all), Some(20.0), "{text}");
+    }
+    let written = "bimetal_device_request_bytes_total{device=\"vol\",operation=\"write\"}";
+    assert_eq!(of(written), Some(20.0 * 4096.0));
+    assert_eq!(of("bimetal_health{is=\"healthy\"}"), Some(1.0));
+    assert_eq!(of("bimetal_health{is=\"degraded\"}"), Some(0.0));
+
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let families: Vec<&str> = families.filter_map(|line| line.split(' ').next()).collect();
+    assert!(families.len() > 50, "{families:?}");
+    for family in families {
+        // The page lists the metrics of requests once for exports, attached devices and devices.
+        let listed = family.replace("bimetal_export_request_", "bimetal_device_request_");
+        assert!(
+            page.contains(&format!("`{listed}`")),
+            "{family} is not on the page"
+        );
+    }
+    let open = scrape(&socket, "application/openmetrics-text; version=1.0.0");
+    assert!(open.ends_with("# EOF\n"), "{open}");
+}
+
+#[test]
+fn an_address_for_metrics_that_cannot_be_used_is_refused_with_a_reason() {
+    let volume = Volume::mirror("metrics-refused", 64 * MIB);
+    let text = std::fs::read_to_string(volume.config()).expect("the configuration");
+    let serve = || {
+        Client::new(binary())
+            .arg("serve")
+            .arg(volume.config())
+            .within_s(60)
+            .run()
+    };
+    listen(&volume, "tcp:0.0.0.0:9751");
+    assert_refused(&serve(), &["can be reached from other machines"]);
+    volume.dir().text("vol.toml", &text);
+    listen(&volume, "unix:kept.txt");
+    volume.dir().text("kept.txt", "somebody's file");
+    assert_refused(&serve(), &["cannot listen at"]);
+    let kept = std::fs::read_to_string(volume.dir().file("kept.txt"));
+    assert_eq!(kept.expect("it is there"), "somebody's file");
+}
