@@ -111,3 +111,31 @@ fn an_address_for_metrics_that_cannot_be_used_is_refused_with_a_reason() {
     let kept = std::fs::read_to_string(volume.dir().file("kept.txt"));
     assert_eq!(kept.expect("it is there"), "somebody's file");
 }
+
+/// The alerts are written in another language, which knows nothing of the names of the metrics.
+#[test]
+fn each_alert_uses_metrics_that_exist_and_has_a_place_on_the_page() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |name: &str| std::fs::read_to_string(root.join(name)).expect("it is in the tree");
+    let page = read("docs/metrics.md");
+    let rules = read("contrib/prometheus/bimetal.rules.yml");
+    let words = rules.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let metrics: Vec<&str> = words.filter(|word| word.starts_with("bimetal_")).collect();
+    assert!(metrics.len() > 10, "{metrics:?}");
+    for metric in metrics {
+        let listed = metric.replace("_export_request_", "_device_request_");
+        let listed = listed.replace("_attached_request_", "_device_request_");
+        let listed = listed.trim_end_matches("_bucket");
+        assert!(page.contains(&format!("`{listed}`")), "{metric}");
+    }
+    let lines = rules.lines().map(str::trim);
+    let alerts: Vec<&str> = lines
+        .filter_map(|line| line.strip_prefix("- alert: "))
+        .collect();
+    assert!(alerts.len() > 10, "{alerts:?}");
+    for alert in alerts {
+        assert!(page.contains(&format!("\n### {alert}\n")), "{alert}");
+        let place = format!("page: docs/metrics.md#{}\n", alert.to_lowercase());
+        assert!(rules.contains(&place), "{alert}");
+    }
+}
