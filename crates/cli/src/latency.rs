@@ -40,7 +40,11 @@ fn row(op: &str, of_window: &Value) -> Vec<String> {
     let seconds = number("seconds").max(f64::MIN_POSITIVE);
     let requests_per_s = number("requests") / seconds;
     let bytes_per_s = (number("bytes") / seconds) as u64;
-    let latency = |name: &str| show_latency(number(name) as u64);
+    let latency = |name: &str| match number(name) as u64 {
+        // Within a turn of the thread, there is no time.
+        0..1_000 => "< 1 us".to_owned(),
+        latency_ns => show_latency(latency_ns),
+    };
     vec![
         op.replace('-', " "),
         match bytes_per_s {

@@ -21,6 +21,7 @@ mod facts;
 mod format;
 mod grow;
 mod index;
+mod init;
 mod itself;
 mod latency;
 mod limits;
@@ -56,6 +57,7 @@ use clap::{Parser, Subcommand};
 const EXAMPLES: &str = "\
 First steps:
   bimetal demo                     a mirror under load for 45 seconds; no root, 1 GiB of disk
+  bimetal init vol.toml FAST SLOW  writes a configuration for two devices
   bimetal format vol.toml          prepares the sides of a mirror, once
   bimetal serve vol.toml           serves it until SIGTERM or SIGINT
   bimetal status --watch vol.toml  shows its state
@@ -75,6 +77,8 @@ enum Verb {
     /// Show three stacks under the same load: a freezing SSD, a hard disk, and a mirror of such a
     /// pair.
     Demo(demo::Args),
+    /// Write a configuration for a volume on two devices.
+    Init(init::Args),
     /// Prepare the sides of every mirror of a configuration.
     Format(format::Args),
     /// Serve the exports of a configuration until SIGTERM or SIGINT.
@@ -130,6 +134,7 @@ enum Verb {
 fn main() -> ExitCode {
     bimetal_console::program::main("bimetal", |command: Command| match command.verb {
         Verb::Demo(args) => demo::run(&args),
+        Verb::Init(args) => init::run(&args),
         Verb::Format(args) => format::run(&args),
         Verb::Serve(args) => serve::run(&args),
         Verb::Attach(args) => attach::run(&args),
