@@ -25,6 +25,9 @@ pub struct Geometry {
     pub writable: bool,
     /// True when a discarded range reads as zeroes afterwards.
     pub discard_zeroes: bool,
+    /// True when the device gains from being told which content is no longer needed, as flash does.
+    /// Without this, a discard is accepted, but it may do nothing, or cost more than it gains.
+    pub wants_discards: bool,
     /// True when the device has moving heads, so that sequential access is faster than random
     /// access.
     pub rotational: bool,
@@ -53,6 +56,7 @@ impl Geometry {
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             writable: true,
             discard_zeroes: true,
+            wants_discards: true,
             rotational: false,
             content_offset_bytes: None,
             tail_bytes: 0,
@@ -102,6 +106,7 @@ impl Geometry {
                 transfer_bytes_max: a.transfer_bytes_max.min(b.transfer_bytes_max),
                 writable: a.writable && b.writable,
                 discard_zeroes: a.discard_zeroes && b.discard_zeroes,
+                wants_discards: a.wants_discards && b.wants_discards,
                 rotational: a.rotational || b.rotational,
                 content_offset_bytes: None,
                 tail_bytes: 0,

@@ -94,6 +94,10 @@ pub struct Flags {
     pub fua: bool,
     /// Makes a write-zeroes keep the space of its range allocated (NBD's `NO_HOLE`).
     pub keep_allocated: bool,
+    /// Makes a discard a piece of advice: whether it succeeds or fails, nothing relies on what the
+    /// range reads as before it is written again, even if the range should read as zeroes. A device
+    /// that cannot free the range does nothing, or fails; it writes no zeroes instead.
+    pub advisory: bool,
 }
 
 impl Flags {
@@ -101,11 +105,17 @@ impl Flags {
     pub const NONE: Flags = Flags {
         fua: false,
         keep_allocated: false,
+        advisory: false,
     };
     /// Force unit access.
     pub const FUA: Flags = Flags {
         fua: true,
-        keep_allocated: false,
+        ..Flags::NONE
+    };
+    /// A discard on whose outcome nothing relies.
+    pub const ADVISORY: Flags = Flags {
+        advisory: true,
+        ..Flags::NONE
     };
 }
 

@@ -279,6 +279,7 @@ fn random_request(rt: &Rt, rng: &mut Rng, blocks: std::ops::Range<u64>) -> Reque
     let flags = Flags {
         fua: rng.chance(0.2),
         keep_allocated: rng.chance(0.3),
+        ..Flags::NONE
     };
     let (offset, len) = (
         blocks.start * BLOCK_BYTES,

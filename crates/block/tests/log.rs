@@ -34,8 +34,8 @@ fn every_request_has_a_start_and_an_end() {
         let slow = rt.timeout(Duration::from_nanos(5), log.submit(write(&rt, 0, 4096, 1)));
         assert!(slow.await.is_err());
         let keep = Flags {
-            fua: true,
             keep_allocated: true,
+            ..Flags::FUA
         };
         let zero = Request::without_data(Op::WriteZeroes, 0, 4096, keep);
         log.submit(zero).await.unwrap();

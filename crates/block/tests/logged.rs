@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use bimetal_block::layers::fault::{Choice, ErrorRule, Fault, FaultPlan};
 use bimetal_block::layers::mirror::Layouts;
 use bimetal_block::layers::mirror::superblock::{SideKind, SideLayout};
-use bimetal_block::{Device, Flags, Op, Request, Statistic};
+use bimetal_block::{Device, Flags, IoError, Op, Request, Statistic};
 use bimetal_rt::{Rng, Rt};
 
 use crate::common::ending_rt;
@@ -160,6 +161,78 @@ fn a_full_side_goes_on_after_many_deaths_in_a_row() {
         overwritten.await.expect("it goes on");
         model.check(&mirror).await;
         mirror.close().await;
+    });
+}
+
+/// Returns the faults of a sector: each request of one kind that touches it fails.
+fn bad_sector(op: Op, offset: u64) -> FaultPlan {
+    FaultPlan {
+        rule: Some(ErrorRule {
+            error: Some(IoError::Medium),
+            ops: vec![op],
+            choice: Choice::All,
+            range: Some(offset..offset + 512),
+            after: Duration::ZERO,
+            lasting: Duration::MAX,
+            hang: None,
+            late: false,
+        }),
+        ..FaultPlan::default()
+    }
+}
+
+/// Some sectors of a side cannot be read, and others cannot be written. What clients write goes on,
+/// what was in an unreadable sector is copied from the other side, and the segment with the sector
+/// is never filled again.
+#[test]
+fn bad_sectors_take_segments_out_of_use_and_nothing_else() {
+    const UNREADABLE: [u64; 3] = [25, 90, 160];
+    const UNWRITABLE: [u64; 3] = [40, 120, 200];
+    let rt = ending_rt(21);
+    rt.block_on(async {
+        let mut volume = logged(&rt).await;
+        let layout = volume.superblock(1).await.layout;
+        let segments = layout.segments.expect("it is logged");
+        let sector = |segment| segments.area.0 + segment * segments.segment_bytes + 20 * BLOCK;
+        let unreadable = UNREADABLE.map(|segment| bad_sector(Op::Read, sector(segment)));
+        let unwritable = UNWRITABLE.map(|segment| bad_sector(Op::Write, sector(segment)));
+        for plan in unreadable.into_iter().chain(unwritable) {
+            volume.put_over(1, |below| Fault::new(&rt, below, plan, 1));
+        }
+        let mirror = volume.open().await;
+        let blocks = mirror.geometry().size_bytes / BLOCK;
+        let mut model = Model::new(blocks);
+        let mut rounds = 0;
+        while gauges(&mirror, "segments_retired") != [0.0, UNREADABLE.len() as f64] {
+            model.overwrite(&mirror, blocks / 4).await;
+            rounds += 1;
+            assert!(rounds < 80, "{:?}", gauges(&mirror, "segments_retired"));
+        }
+        model.overwrite(&mirror, blocks).await;
+        model.check(&mirror).await;
+        mirror.until_complete(2).await;
+        let status = mirror.status();
+        assert!(status.sides.iter().all(|side| side.health == "healthy"));
+        assert!(!status.degraded && status.sides[1].errors > 0);
+        assert_eq!(status.lost_reads, 0);
+        // A scrub reads every block of both sides, and copies what one of them lacks.
+        mirror.scrub().await;
+        mirror.scrub().await;
+        mirror.close().await;
+
+        let mirror = volume.open().await;
+        let retired = gauges(&mirror, "segments_retired");
+        assert_eq!(retired, [0.0, UNREADABLE.len() as f64]);
+        model.overwrite(&mirror, 2 * blocks).await;
+        model.check(&mirror).await;
+        let retired = gauges(&mirror, "segments_retired");
+        assert_eq!(retired, [0.0, UNREADABLE.len() as f64]);
+        mirror.scrub().await;
+        mirror.close().await;
+        // The side with the bad sectors has everything.
+        let alone = volume.open_alone(1).await;
+        model.check(&alone).await;
+        alone.close().await;
     });
 }
 

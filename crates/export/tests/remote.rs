@@ -131,8 +131,8 @@ fn every_operation_arrives() {
             .await
             .unwrap();
         let kept = Flags {
-            fua: false,
             keep_allocated: true,
+            ..Flags::NONE
         };
         for (op, flags) in [(Op::WriteZeroes, kept), (Op::Discard, Flags::NONE)] {
             let request = Request::without_data(op, 0, 4096, flags);

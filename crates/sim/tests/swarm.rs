@@ -137,6 +137,7 @@ fn the_moments_that_classes_wait_for_are_met() {
         (Class::CrashAtEpoch, "crash at a change of epoch"),
         (Class::CrashInCommit, "crash at a commit"),
         (Class::CrashInCommit, "segments cleaned"),
+        (Class::CrashInCommit, "segments discarded"),
         (Class::SmallMap, "map page read again"),
         (Class::ConvertedSides, "crash when a side is converted"),
         (

@@ -288,6 +288,7 @@ impl Log {
         let Flags {
             fua,
             keep_allocated,
+            advisory,
         } = request.flags;
         let fua = if fua { " fua" } else { "" };
         let keep = if keep_allocated {
@@ -295,7 +296,8 @@ impl Log {
         } else {
             ""
         };
-        entry.write_line("start", format_args!("{fua}{keep}"));
+        let advice = if advisory { " advisory" } else { "" };
+        entry.write_line("start", format_args!("{fua}{keep}{advice}"));
         entry
     }
 }

@@ -396,6 +396,7 @@ fn geometry_of(of: ModelType, below: &Geometry) -> Geometry {
         },
         ModelType::Hdd => Geometry {
             rotational: true,
+            wants_discards: false,
             preferred_bytes: below.preferred_bytes.max(DISK_PREFERRED_BYTES),
             ..*below
         },

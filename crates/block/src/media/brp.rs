@@ -308,6 +308,7 @@ fn geometry(export: &Welcome) -> Result<Geometry, String> {
         transfer_bytes_max,
         writable: !export.has(right::READ_ONLY),
         discard_zeroes: export.has(right::DISCARD_ZEROES),
+        wants_discards: export.has(right::DISCARD_ZEROES),
         rotational: export.has(right::ROTATIONAL),
         ..whole
     })

@@ -236,12 +236,17 @@ impl FileConfig {
         let optimal = usable(limits.optimal_bytes, u64::from(TRANSFER_BYTES_MAX));
         let physical_bytes = physical.unwrap_or(whole.physical_bytes);
         let preferred_bytes = optimal.unwrap_or(0).max(physical_bytes);
+        let can_discard = limits.can_discard.unwrap_or(true);
+        let discard_zeroes = can_discard && limits.can_zero.unwrap_or(true);
         Ok(Geometry {
             writable: !self.read_only,
             physical_bytes,
             preferred_bytes: preferred_bytes.max(whole.preferred_bytes),
             rotational: limits.rotational.unwrap_or(false),
-            discard_zeroes: limits.can_discard.unwrap_or(true) && limits.can_zero.unwrap_or(true),
+            discard_zeroes,
+            // A hole in a file costs an allocation when it is written again, and its space may be
+            // given to another file until then.
+            wants_discards: discard_zeroes && limits.can_discard == Some(true),
             tail_bytes: if self.drop_tail { 0 } else { whole.tail_bytes },
             ..whole
         })
@@ -381,6 +386,7 @@ impl FileDevice {
             // nothing. A disk without this promise might be unable to zero ranges by itself, and
             // the server would have to write zeroes to the whole range.
             Op::Discard if !self.geometry.discard_zeroes => Ok(Reply::Done),
+            Op::Discard if request.flags.advisory => self.free(&request).await,
             Op::Discard => self.clear(&request, true).await,
             Op::WriteZeroes => {
                 let may_free = self.discards && !request.flags.keep_allocated;
@@ -451,6 +457,11 @@ impl FileDevice {
         Ok(Reply::Done)
     }
 
+    async fn free(&self, request: &Request) -> IoResult {
+        let freed = self.file.punch_hole(request.offset, request.len).await;
+        self.told("freeing", freed).map(|()| Reply::Done)
+    }
+
     async fn clear(&self, request: &Request, may_free: bool) -> IoResult {
         let (offset, len) = (request.offset, request.len);
         if len == 0 {
@@ -458,10 +469,7 @@ impl FileDevice {
         }
         let attempt = match (self.zeroes, may_free) {
             (false, _) => Err(IoError::Unsupported),
-            (true, true) => {
-                let freed = self.file.punch_hole(offset, len).await;
-                self.told("freeing", freed)
-            }
+            (true, true) => self.free(request).await.map(|_| ()),
             (true, false) => {
                 let zeroed = self.file.zero_range(offset, len).await;
                 self.told("zeroing", zeroed)

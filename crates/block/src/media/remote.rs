@@ -482,6 +482,7 @@ fn geometry(session: &ClientSession) -> Result<Geometry, String> {
         transfer_bytes_max,
         writable: !info.offers(offer::READ_ONLY),
         discard_zeroes: false,
+        wants_discards: info.offers(offer::SEND_TRIM),
         rotational: info.offers(offer::ROTATIONAL),
         ..whole
     })

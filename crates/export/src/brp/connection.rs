@@ -451,6 +451,7 @@ fn flags_of(request: &Request) -> Flags {
     Flags {
         fua: request.flags & request_flag::FUA != 0,
         keep_allocated: request.flags & request_flag::KEEP_ALLOCATED != 0,
+        ..Flags::NONE
     }
 }
 

@@ -446,8 +446,8 @@ impl Connection {
             Allocate::PunchHole | Allocate::ZeroRange => Op::WriteZeroes,
         };
         let flags = Flags {
-            fua: false,
             keep_allocated,
+            ..Flags::NONE
         };
         for piece in pieces(range) {
             let request = Request::without_data(op, piece.offset, piece.len, flags);

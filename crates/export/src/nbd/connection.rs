@@ -318,6 +318,7 @@ fn flags_of(request: &Request) -> Flags {
     Flags {
         fua: request.has(command_flag::FUA),
         keep_allocated: request.has(command_flag::NO_HOLE),
+        ..Flags::NONE
     }
 }
 

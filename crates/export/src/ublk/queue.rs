@@ -165,6 +165,7 @@ impl UblkQueue {
         let flags = Flags {
             fua: from.fua,
             keep_allocated: from.keep_allocated,
+            ..Flags::NONE
         };
         let request = match op {
             Op::Read => Request::read(offset, len),

@@ -21,6 +21,8 @@
 //!   every lost block return an older version. An older version that a read returns is not lost: it
 //!   survives a power cut once a later flush has succeeded. Under a volume without superblocks,
 //!   which has no checksums to detect the loss, no block is lost.
+//! - **Discards.** A discarded block reads as zeroes. Of an advisory discard, the disk applies all,
+//!   a part, or nothing.
 //! - **Freezes.** For a while the disk accepts and answers no request. A write during the freeze
 //!   may or may not have been applied, and every request is answered late. A freeze lasts up to 5
 //!   s, 1 to 120 s (`long-hangs`), or forever.
@@ -308,6 +310,7 @@ impl Disk {
             }
         };
         apply(&self.platter, request, |block| early[block]);
+        let early = self.without_kept(request, early);
         if self.around.arrives_late {
             let queued = Queued {
                 request: request.clone(),
@@ -316,6 +319,16 @@ impl Disk {
             self.queue.borrow_mut().insert(request.offset, queued);
         }
         (early, mark)
+    }
+
+    /// Counts the blocks as applied that an advisory discard leaves as they are.
+    fn without_kept(&self, request: &Request, mut applied: Vec<bool>) -> Vec<bool> {
+        if request.flags.advisory {
+            let mut rng = self.rng.borrow_mut();
+            let chance = [0.0, 0.0, 0.5, 1.0][rng.below(4) as usize];
+            applied.iter_mut().for_each(|of| *of |= rng.chance(chance));
+        }
+        applied
     }
 
     fn complete(&self, request: &Request, early: Vec<bool>, mark: u64) -> IoResult {
@@ -426,6 +439,10 @@ impl Disk {
         let how = [Astray::LostWrite, Astray::MisdirectedWrite];
         let how = how.into_iter().find(|how| self.switch.wants_astray(*how));
         let Some(how) = how else { return false };
+        if how == Astray::LostWrite && request.flags.advisory {
+            // A disk may do nothing.
+            return false;
+        }
         let DiskPosition { side, disk } = self.place;
         let may = |index| self.around.rule.may_corrupt(side, disk, index);
         if !blocks_of(request.offset, request.len).all(may) {

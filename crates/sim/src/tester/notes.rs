@@ -15,6 +15,7 @@ pub(super) fn note_log(world: &World, program: &Program) {
         ("log_full", "log full"),
         ("log_entries_overtaken", "log entry overtaken"),
         ("segments_cleaned", "segments cleaned"),
+        ("segments_discarded", "segments discarded"),
         ("map_pages_read", "map page read again"),
     ] {
         let counts = |(_, name, statistic): &(String, String, Statistic)| {

@@ -369,6 +369,9 @@ fn stacked(sides: &[Geometry], size_bytes: u64) -> Geometry {
         // A discarded range reads as zeroes: on a side whose device does not guarantee this, the
         // discard is replaced by write-zeroes.
         discard_zeroes: true,
+        // A logged side gains from a discard whatever its device does, and so does each device
+        // that wants to be told.
+        wants_discards: true,
         ..Geometry::stacked(sides)
     }
 }

@@ -50,11 +50,13 @@ pub enum Bug {
     FreesUncounted,
     /// The record lists segments as free that are being filled.
     ListsFilledAsFree,
+    /// A segment is discarded before the commit that frees it is durable.
+    DiscardsEarly,
 }
 
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 19] = [
+    pub const ALL: [Bug; 20] = [
         Bug::FreesEarly,
         Bug::FreesPinned,
         Bug::MovesOverNewer,
@@ -74,6 +76,7 @@ impl Bug {
         Bug::BelievesOldSummary,
         Bug::FreesUncounted,
         Bug::ListsFilledAsFree,
+        Bug::DiscardsEarly,
     ];
 
     /// Returns true when only a side whose map is not all in memory has the bug.
@@ -103,6 +106,7 @@ impl Bug {
             Bug::BelievesOldSummary => "believes-old-summary",
             Bug::FreesUncounted => "frees-uncounted",
             Bug::ListsFilledAsFree => "lists-filled-as-free",
+            Bug::DiscardsEarly => "discards-early",
         }
     }
 }

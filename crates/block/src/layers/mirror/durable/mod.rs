@@ -391,6 +391,16 @@ impl Durable {
         Ok(answer)
     }
 
+    /// Passes an advisory discard on. Nothing relies on the content of its range any more, so none
+    /// is kept and none is written again: the discard takes no room, no flush has to cover it, and
+    /// its failure concerns no other request.
+    async fn advise(&self, request: Request) -> IoResult {
+        let range = request.offset..request.end();
+        let _range = self.ranges.lock(range.clone()).await;
+        self.unflushed.borrow_mut().forget(range);
+        self.below.submit(request).await
+    }
+
     /// Reads the newest content of a range, even if a failed flush has lost this content on the
     /// device.
     async fn read(&self, request: Request) -> IoResult {
@@ -462,6 +472,7 @@ impl Device for Durable {
             Op::Read if self.may_drop() => IoFuture::new(self.read(request)),
             Op::Extents if self.may_drop() => IoFuture::new(self.extents(request)),
             Op::Read | Op::Extents => self.below.submit(request),
+            Op::Discard if request.flags.advisory => IoFuture::new(self.advise(request)),
             Op::Write | Op::Discard | Op::WriteZeroes => IoFuture::new(self.change(request)),
         }
     }

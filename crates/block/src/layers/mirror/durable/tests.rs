@@ -320,6 +320,32 @@ fn every_flush_fails_until_what_was_dropped_is_on_the_device_again() {
     });
 }
 
+/// An advisory discard takes no room, and what it concerns is not written again after a failed
+/// flush, since nothing relies on it.
+#[test]
+fn advice_is_not_kept() {
+    let rt = virtual_rt(8);
+    rt.block_on(async {
+        let disk = Dropping::new(&rt, 64 * BLOCK_BYTES);
+        let durable = Durable::over(&rt, Rc::clone(&disk) as Rc<dyn Device>);
+        let submit = async |request| durable.submit(request).await.map(|_done| ());
+        submit(Request::flush()).await.expect("nothing was written");
+        for block in 0..3 {
+            let written = submit(write(&rt, block * BLOCK_BYTES, 1, 7, Flags::NONE)).await;
+            written.expect("it is taken");
+        }
+        let (at, len) = (BLOCK_BYTES, 8 * BLOCK_BYTES);
+        let advice = Request::without_data(Op::Discard, at, len, Flags::ADVISORY);
+        submit(advice).await.expect("it is taken");
+        assert_eq!(durable.unflushed.borrow().parts(), 1);
+        disk.failing.set(1);
+        let writes = disk.writes.get();
+        submit(Request::flush()).await.expect("it is written again");
+        assert_eq!(disk.writes.get() - writes, 1);
+        assert_eq!(stamp_of(disk.durable.borrow().get(&0)), 7);
+    });
+}
+
 /// Before the first successful flush, the device may hold content that another program wrote, of
 /// which no copy is kept. If a flush fails then, writing the kept changes again would not be
 /// enough, so later flushes fail until the content is read again.

@@ -1,5 +1,5 @@
 //! The cleaner of a logged side: empties segments, a piece at a time and as fast as the pace of the
-//! side demands, and commits the map, which frees them.
+//! side demands, and commits the map, which frees them. What is free is discarded on the device.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -31,8 +31,22 @@ const WRITTEN_TOGETHER: usize = 1024;
 const TURN_MAX: Duration = Duration::from_millis(50);
 
 impl Store {
+    /// Starts the tasks of a logged side that work beside others until the store ends.
+    pub(super) fn begin_cleaning(self: &Rc<Self>, segments: &Rc<Segments>) {
+        let of = || (Rc::clone(self), Rc::clone(segments));
+        let (counter, cleaner, discarder) = (of(), of(), of());
+        self.tasks
+            .spawn(async move { counter.0.count_map_beside_others(&counter.1).await });
+        self.tasks
+            .spawn(async move { cleaner.0.clean_for_ever(&cleaner.1).await });
+        self.tasks.spawn(async move {
+            let (store, segments) = discarder;
+            while segments.discard_next(|| store.ending.get()).await {}
+        });
+    }
+
     /// Cleans segments when it is due, until the store ends.
-    pub(super) async fn clean_for_ever(self: &Rc<Self>, segments: &Segments) {
+    async fn clean_for_ever(self: &Rc<Self>, segments: &Segments) {
         let mut sources = Sources::default();
         while !self.ending.get() {
             let is_called = || self.ending.get() || self.log.waits_for_room();

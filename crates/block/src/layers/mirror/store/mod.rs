@@ -465,12 +465,7 @@ impl Store {
         match &self.segments {
             Some(segments) => {
                 segments.log_has_begun();
-                let of = (Rc::clone(self), Rc::clone(segments));
-                let (counter, cleaner) = (of.clone(), of);
-                self.tasks
-                    .spawn(async move { counter.0.count_map_beside_others(&counter.1).await });
-                self.tasks
-                    .spawn(async move { cleaner.0.clean_for_ever(&cleaner.1).await });
+                self.begin_cleaning(segments);
             }
             None => self.release_withheld(),
         }

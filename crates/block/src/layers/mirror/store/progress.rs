@@ -5,7 +5,9 @@
 //! log waits for another member is also treated as making progress, although its device has no
 //! request. While a change or a flush is in flight, a completed read is not progress, because a
 //! device can answer reads indefinitely without ever completing another write. Otherwise it is: a
-//! store that cleans segments may read for long before it has something to write.
+//! store that cleans segments may read for long before it has something to write. An advisory
+//! discard is neither: nothing waits for it, and a device may answer it at once and write nothing.
+//! A store ends only when its discards have ended, too, as they may take effect late.
 //!
 //! A flush waits for the writes that are known to be late when it is asked for. A device that
 //! serves a flush only after all writes before it, and nothing meanwhile, would stop at such a
@@ -206,6 +208,12 @@ impl Device for Noticed {
                 answer
             });
         }
+        if request.op == Op::Discard && request.flags.advisory {
+            return IoFuture::new(async move {
+                let _change = self.begin_change()?;
+                self.below.submit(request).await
+            });
+        }
         IoFuture::new(async move {
             let _demanded = Counted::one_more(&self.demanded);
             if request.op == Op::Flush {
@@ -274,6 +282,21 @@ mod tests {
                 assert_eq!(noticed.last(), rt.now());
                 control.set_delay(waiting, Duration::ZERO);
             }
+            // Nothing waits for an advisory discard, and its end says nothing about writes.
+            control.set_delay(Op::Discard, 2 * S);
+            let advice = Request::without_data(Op::Discard, 0, BLOCK_BYTES, Flags::ADVISORY);
+            let of = Rc::clone(&noticed);
+            let advice = rt.spawn(async move { of.submit(advice).await });
+            rt.sleep(S).await;
+            read().await;
+            let last = rt.now();
+            assert_eq!(noticed.last(), last);
+            let ended = Rc::clone(&noticed);
+            let ended = rt.spawn(async move { ended.end_changes().await });
+            assert!(rt.timeout(S / 2, ended).await.is_err(), "it takes effect");
+            advice.await.expect("memory does not fail");
+            assert_eq!(noticed.last(), last);
+            noticed.end_changes().await;
         });
     }
 }

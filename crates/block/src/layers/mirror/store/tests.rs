@@ -14,6 +14,7 @@ use crate::media::memory::MemoryDevice;
 use crate::request::{Flags, Op, Origin};
 
 mod cleaning;
+mod discarding;
 mod full;
 mod late;
 mod overtaking;
@@ -123,6 +124,18 @@ async fn get(store: &Store, blocks: Range<u64>) -> Result<Vec<u8>, IoError> {
             block[0]
         })
         .collect())
+}
+
+/// Returns a counter or a gauge of a store.
+fn statistic(store: &Store, name: &str) -> u64 {
+    let mut all: Vec<(String, String, Statistic)> = Vec::new();
+    store.statistics("side", &mut all);
+    let found = all.iter().find(|(_, of, _)| of == name);
+    match found.expect("it is counted").2 {
+        Statistic::Counter(count) => count,
+        Statistic::Gauge(value) => value as u64,
+        _ => unreachable!("{name} is a number"),
+    }
 }
 
 /// The log of a disk gives way to a commit, but not while clients wait for this side only.

@@ -14,6 +14,7 @@
 mod chain;
 mod clean;
 mod description;
+mod discarding;
 mod journal;
 mod journaling;
 mod lengthening;
@@ -41,6 +42,7 @@ pub(super) use self::chain::Chain;
 use self::chain::Listed;
 pub(super) use self::clean::{Batch, Live};
 pub(super) use self::description::Birth;
+use self::discarding::Discards;
 use self::journal::{Journal, Replayed};
 pub(super) use self::journaling::{ChecksumChanges, ReplayedChecksums, commit_bytes_of};
 use self::pace::Pace;
@@ -139,6 +141,7 @@ pub(super) struct Segments {
     is_begun: Cell<bool>,
     /// Notified when segments have become free.
     pub(super) freed: Event,
+    discards: Discards,
     counts: Cell<Counts>,
     zeroes: Buf,
 }
@@ -266,6 +269,7 @@ impl Segments {
             is_counted: Cell::new(false),
             is_begun: Cell::new(false),
             freed: Event::new(),
+            discards: Discards::on(device.geometry()),
             counts: Cell::default(),
             zeroes: rt.pool().zeroed(1 << 20),
         };
@@ -491,6 +495,7 @@ impl Segments {
         if record.runs.len() as u64 > RUNS_MAX {
             return Err(IoError::NoSpace);
         }
+        self.discard_early(dead).await;
         // The number is not used again, even if the write fails: the record may be on the device.
         self.sequence.set(record.sequence);
         let to = (&record, &self.older_copy);
@@ -504,6 +509,7 @@ impl Segments {
         self.take_over_runs(runs_floor);
         *self.recorded.borrow_mut() = record;
         self.usage.borrow_mut().release(dead);
+        self.note_freed(dead);
         let mut summaries = self.summaries.borrow_mut();
         dead.iter().for_each(|segment| summaries.forget(*segment));
         drop(summaries);
@@ -667,7 +673,8 @@ impl Segments {
         let gauge = |count: usize| Statistic::Gauge(count as f64);
         let retired = usage.all().filter(|(_, s)| s.state == State::Retired);
         show("segments", gauge(usage.count()));
-        show("segments_free", gauge(usage.free_count()));
+        let free = usage.free_count() + usage.withheld_count();
+        show("segments_free", gauge(free));
         show("segments_retired", gauge(retired.count()));
         show("map_cached_pages", gauge(self.places.borrow().resident()));
         let uncounted = self.places.borrow().uncounted();
@@ -677,6 +684,7 @@ impl Segments {
         for (name, count) in [
             ("moved_bytes", counts.moved_blocks * BLOCK_BYTES),
             ("segments_cleaned", counts.cleaned_segments),
+            ("segments_discarded", self.discards.count()),
             ("map_pages_written", counts.map_pages_written),
             ("map_pages_read", counts.map_pages_read),
             ("map_pages_damaged", counts.map_pages_damaged),

@@ -29,6 +29,8 @@ pub(super) struct Pace {
     /// Blocks at the end of the last segment of the log that the log never uses.
     kept_by_log_blocks: u64,
     free_segments: Cell<u64>,
+    /// Free segments that cannot be filled for a moment.
+    withheld_segments: Cell<u64>,
     dead_segments: Cell<u64>,
     /// Blocks of space that cleaning has paid for in the segments that it is emptying.
     paid_blocks: Cell<u64>,
@@ -88,6 +90,7 @@ impl Pace {
             segment_blocks,
             kept_by_log_blocks: of_log,
             free_segments: Cell::new(0),
+            withheld_segments: Cell::new(0),
             dead_segments: Cell::new(0),
             paid_blocks: Cell::new(0),
             unspent_blocks: Cell::new(0),
@@ -112,8 +115,9 @@ impl Pace {
     }
 
     fn level(&self) -> Level {
+        let free = self.free_segments.get() + self.withheld_segments.get();
         Level {
-            free_blocks: self.free_segments.get() * self.segment_blocks + self.unspent_blocks.get(),
+            free_blocks: free * self.segment_blocks + self.unspent_blocks.get(),
             coming_blocks: self.dead_segments.get() * self.segment_blocks + self.paid_blocks.get(),
         }
     }
@@ -130,6 +134,12 @@ impl Pace {
     /// Sets the number of free segments, after one was taken.
     pub(super) fn set_free(&self, free: usize) {
         self.free_segments.set(free as u64);
+    }
+
+    /// Sets the number of free segments that cannot be filled for a moment. They count as free for
+    /// the law: the log has other segments meanwhile.
+    pub(super) fn set_withheld(&self, segments: usize) {
+        self.withheld_segments.set(segments as u64);
     }
 
     /// Sets the number of bytes between the end of the last entry and the end of the log's last

@@ -168,6 +168,11 @@ impl Places {
         blocks.filter(|block| self.get(*block) == Some(Place::Lost))
     }
 
+    /// Returns true when places of blocks are lost, or were when a page was read.
+    pub(super) fn has_lost(&self) -> bool {
+        !self.with_lost.is_empty()
+    }
+
     /// Returns the number of pages.
     pub(super) fn pages(&self) -> u64 {
         self.pages.len() as u64

@@ -67,7 +67,13 @@ pub(super) struct Usage {
     /// Pages of the segment table in which an entry has changed.
     changed: BTreeSet<u64>,
     segment_blocks: u32,
+    /// Segments that can be taken.
     free: BTreeSet<u32>,
+    /// Free segments that still hold on the device what they were used for.
+    undiscarded: BTreeSet<u32>,
+    /// The free segment whose discard is in flight, or has failed and may still take effect. It
+    /// cannot be taken.
+    withheld: Option<u32>,
     /// Number of the segment after the one that was taken last. Segments are taken in ascending
     /// order from here, which is the order of the arm of a disk.
     next: u32,
@@ -99,6 +105,8 @@ impl Usage {
             changed: BTreeSet::new(),
             segment_blocks,
             free: BTreeSet::new(),
+            undiscarded: BTreeSet::new(),
+            withheld: None,
             next: 0,
             newest_first: false,
             freed_last: None,
@@ -179,7 +187,7 @@ impl Usage {
     /// Returns the segments that are free, or are freed by a commit that frees `dead`.
     pub(super) fn free_with(&self, dead: &[u32]) -> BTreeSet<u32> {
         let mut free = self.free.clone();
-        free.extend(dead);
+        free.extend(dead.iter().chain(&self.withheld));
         if is_planted(Bug::ListsFilledAsFree) {
             let open = self
                 .all()
@@ -209,9 +217,14 @@ impl Usage {
         self.segments.len()
     }
 
-    /// Returns the number of free segments.
+    /// Returns the number of free segments that can be taken.
     pub(super) fn free_count(&self) -> usize {
         self.free.len()
+    }
+
+    /// Returns the number of free segments that cannot be taken.
+    pub(super) fn withheld_count(&self) -> usize {
+        usize::from(self.withheld.is_some())
     }
 
     /// Returns all segments, each with its number.
@@ -238,6 +251,11 @@ impl Usage {
         assert!(!self.is_live(block), "block {block} has one owner");
         self.live[(block / 64) as usize] |= bit_of(block);
         let segment = self.segment_of(block);
+        assert_ne!(
+            self.withheld,
+            Some(segment),
+            "what is discarded holds nothing"
+        );
         self.segments[segment as usize].live += 1;
     }
 
@@ -301,14 +319,54 @@ impl Usage {
         if self.free.len() <= spared {
             return None;
         }
-        let newest = self.freed_last.take().filter(|_| self.newest_first);
-        let next = self.free.range(self.next..).next();
-        let next = newest.as_ref().or(next);
-        let segment = *next.or_else(|| self.free.first())?;
+        let newest = self.freed_last.take();
+        let newest = newest.filter(|newest| self.newest_first && self.free.contains(newest));
+        let segment = newest.or_else(|| self.in_order().next())?;
         self.free.remove(&segment);
+        self.undiscarded.remove(&segment);
         self.next = segment + 1;
         self.set_state(segment, state);
         Some(segment)
+    }
+
+    /// Returns the segments that can be taken, in the order in which they are.
+    fn in_order(&self) -> impl Iterator<Item = u32> {
+        let behind = self.free.range(self.next..);
+        behind.chain(self.free.range(..self.next)).copied()
+    }
+
+    /// Records that segments hold on the device what they were used for, those of them that a
+    /// commit has made free.
+    pub(super) fn note_undiscarded(&mut self, segments: &[u32]) {
+        let free = segments
+            .iter()
+            .filter(|segment| self.free.contains(segment));
+        self.undiscarded.extend(free);
+    }
+
+    /// Returns the segment that should be discarded now: of those that hold something, the one that
+    /// is taken last, unless it is among the next `kept` that are taken; `None` while another one
+    /// is withheld.
+    pub(super) fn to_discard(&self, kept: usize) -> Option<u32> {
+        let before = self.undiscarded.range(..self.next).next_back();
+        let last = *before.or_else(|| self.undiscarded.last())?;
+        let is_soon_taken = self.in_order().take(kept).any(|segment| segment == last);
+        (self.withheld.is_none() && !is_soon_taken).then_some(last)
+    }
+
+    /// Withholds a free segment, because it is being discarded.
+    pub(super) fn withhold(&mut self, segment: u32) {
+        assert!(
+            self.free.remove(&segment),
+            "only a free segment is discarded"
+        );
+        assert_eq!(self.withheld.replace(segment), None, "one at a time");
+        self.undiscarded.remove(&segment);
+    }
+
+    /// Lets the withheld segment be taken again.
+    pub(super) fn end_withholding(&mut self) {
+        self.free.extend(self.withheld.take());
     }
 
     /// Returns the segments without live blocks that nothing uses.

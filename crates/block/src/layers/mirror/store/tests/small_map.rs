@@ -16,17 +16,6 @@ async fn small(rt: &Rt, device: &Rc<dyn Device>) -> StoreDevice {
     }
 }
 
-fn statistic(store: &Store, name: &str) -> u64 {
-    let mut all: Vec<(String, String, Statistic)> = Vec::new();
-    store.statistics("side", &mut all);
-    let found = all.iter().find(|(_, of, _)| of == name);
-    match found.expect("it is counted").2 {
-        Statistic::Counter(count) => count,
-        Statistic::Gauge(value) => value as u64,
-        _ => unreachable!("{name} is a number"),
-    }
-}
-
 async fn assert_holds(store: &Store, model: &[u8]) {
     for start in (0..BLOCKS).step_by(32) {
         let found = get(store, start..start + 32).await.expect("it is intact");
