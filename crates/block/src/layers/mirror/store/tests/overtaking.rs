@@ -149,7 +149,7 @@ const MS: Duration = Duration::from_millis(1);
 fn what_is_behind_a_late_entry_does_not_wait_for_it() {
     run(async |side: Side| {
         side.begin(0, &[1]).wait().await.expect("it is stored");
-        side.holding.hold(0);
+        side.hold_entry(side.store.log.head.get());
         let began = side.rt.now();
         let late = side.begin(1, &[2]);
         let behind = side.begin(2, &[3]);
