@@ -1,11 +1,11 @@
 //! Discards: the device is told which segments have become free. Flash keeps what it was given, and
 //! copies it whenever it cleans itself, until this is written again or discarded.
 //!
-//! A discard is a way to fill a segment: until it has ended, it may destroy any block of the segment
-//! at any time, and a power cut may bring back any block after that. So a segment must never be
-//! discarded before it may be filled, and never be filled before its discard has ended. What may be
-//! filled is decided in one place: a segment is free, or it is not. Whatever may still need the
-//! content of a segment keeps it from being free:
+//! A discard is a way to fill a segment: until it has ended, it may destroy any block of the
+//! segment at any time, and a power cut may bring back any block after that. So a segment must
+//! never be discarded before it may be filled, and never be filled before its discard has ended.
+//! What may be filled is decided in one place: a segment is free, or it is not. Whatever may still
+//! need the content of a segment keeps it from being free:
 //!
 //! - *The committed state*: the map, its tables, the journal, and the segments of the log. A commit
 //!   makes a segment free after both copies of the record are durable and neither leads to a block
@@ -16,14 +16,14 @@
 //!   checkpoints durably say that its entries are dropped, no entry in it is being read, and no
 //!   late write of an overtaken entry may still take effect there.
 //! - *Requests and batches of cleaning* that read or write a segment: they pin it.
-//! - *Content whose place is lost.* `rescue` may find it in segments that nothing refers to, so they
-//!   are not discarded while places of the side are lost. They may be filled.
+//! - *Content whose place is lost.* `rescue` may find it in segments that nothing refers to, so
+//!   they are not discarded while places of the side are lost. They may be filled.
 //!
 //! Nothing waits for a discard. One is in flight, the segment that is filled last is discarded
 //! first, and those that are filled next are not discarded at all. A discard is advice, not a
-//! change: it is neither progress of the device nor kept until a flush, and when one fails, the side
-//! discards no more. Its segment is not filled then until the side is opened again, because the
-//! discard may still take effect.
+//! change: it is neither progress of the device nor kept until a flush, and when one fails, the
+//! side discards no more. Its segment is not filled then until the side is opened again, because
+//! the discard may still take effect.
 //!
 //! Only what this program has made free is discarded. Of the segments that were free when the side
 //! was opened it is not known what the device holds there: a program that ends often would discard
@@ -117,8 +117,8 @@ impl Segments {
         Request::without_data(Op::Discard, offset, len, Flags::ADVISORY)
     }
 
-    /// Returns true when something may still need what is in a range of the device: a block in it is
-    /// live or in use, or the record that was written last does not call its segments free.
+    /// Returns true when something may still need what is in a range of the device: a block in it
+    /// is live or in use, or the record that was written last does not call its segments free.
     #[cfg(test)]
     pub(in super::super) fn may_need(&self, range: &std::ops::Range<u64>) -> bool {
         let (start, segment_bytes) = (self.layout.area.0, self.layout.segment_bytes);
