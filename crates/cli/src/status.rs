@@ -21,6 +21,24 @@ use bimetal_console::table::{Align, Table};
 const DEGRADED: u8 = 1;
 /// Exit status if a volume accepts no requests, or no server answers.
 const STOPPED: u8 = 2;
+/// Beginnings of the names of internal counters.
+const INTERNAL: [&str; 15] = [
+    "log_entries",
+    "log_records",
+    "log_paced",
+    "logged_bytes",
+    "log_written",
+    "destage",
+    "replaced",
+    "checksum_",
+    "map_",
+    "mode_switches",
+    "write_median",
+    "merged",
+    "rewritten",
+    "written_damaged",
+    "segments_cleaned",
+];
 /// Interval at which `--watch` polls the server.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
@@ -36,6 +54,9 @@ pub(crate) struct Args {
     /// Poll the server again every second
     #[arg(long)]
     watch: bool,
+    /// Show every figure of the sides, not only those that people need in operation
+    #[arg(short, long)]
+    verbose: bool,
 }
 
 /// Runs the verb.
@@ -65,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         if args.json {
             writeln!(std::io::stdout().lock(), "{answer}")?;
         } else {
-            let lines = to_lines(&answer, terminal);
+            let lines = to_lines(&answer, terminal, args.verbose);
             if args.watch && terminal.live {
                 picture.draw(&lines)?;
             } else {
@@ -91,7 +112,7 @@ fn pause() {
     std::thread::sleep(WATCH_EVERY);
 }
 
-fn to_lines(answer: &Value, terminal: Terminal) -> Vec<String> {
+fn to_lines(answer: &Value, terminal: Terminal, is_verbose: bool) -> Vec<String> {
     let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let health = word(&answer["health"]);
     let tone = if health == "healthy" {
@@ -158,7 +179,7 @@ fn to_lines(answer: &Value, terminal: Terminal) -> Vec<String> {
         ));
         lines.extend(latency);
         lines.extend(flowing(&own));
-        lines.extend(part_table(&parts));
+        lines.extend(part_table(&parts, is_verbose));
     }
     lines
 }
@@ -188,9 +209,16 @@ fn flowing(statistics: &Map<String, Value>) -> Vec<String> {
     lines
 }
 
+/// Returns true for a counter of work that was done inside a device: it says how, not how it is
+/// doing.
+fn is_internal(name: &str) -> bool {
+    INTERNAL.iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// Formats the statistics of the parts of a device as a table, with a column for every part and a
-/// row for every statistic.
-fn part_table(parts: &Map<String, Value>) -> Vec<String> {
+/// row for every statistic. Rows without a value other than 0 are omitted, and internal counters
+/// unless they are wanted.
+fn part_table(parts: &Map<String, Value>, is_verbose: bool) -> Vec<String> {
     let mut columns = vec![("", Align::Left)];
     columns.extend(parts.keys().map(|name| (name.as_str(), Align::Right)));
     let mut table = Table::new(&columns);
@@ -202,6 +230,13 @@ fn part_table(parts: &Map<String, Value>) -> Vec<String> {
             }
         }
     }
+    let is_something = |value: &Value| value.as_f64() != Some(0.0) && !value.is_null();
+    names.retain(|name| {
+        let mut values = parts
+            .values()
+            .filter_map(|statistics| statistics.get(*name));
+        is_verbose || !is_internal(name) && values.any(is_something)
+    });
     for name in names {
         let mut row = vec![statistics::label(name)];
         row.extend(parts.values().map(|statistics| {
@@ -252,7 +287,7 @@ mod tests {
             "slow": { "mode": "delayed", "writes": 7, "lag_bytes": 4096 },
         });
         assert_eq!(
-            part_table(parts.as_object().unwrap()),
+            part_table(parts.as_object().unwrap(), false),
             [
                 "           fast     slow",
                 "  mode     live  delayed",
@@ -260,5 +295,15 @@ mod tests {
                 "  lag              4 KiB",
             ]
         );
+    }
+
+    #[test]
+    fn what_is_zero_or_internal_is_not_shown() {
+        let parts = json!({
+            "fast": { "errors": 0, "map_commits": 3, "corrupt_found": 2 },
+            "slow": { "errors": 0, "map_commits": 5, "corrupt_found": 0 },
+        });
+        let table = |is_verbose| part_table(parts.as_object().unwrap(), is_verbose).len();
+        assert_eq!((table(false), table(true)), (2, 4));
     }
 }
