@@ -259,19 +259,28 @@ impl Teller {
     }
 }
 
-/// Polls the volumes and reports their events, without end.
+/// Polls the volumes, records their events and reports them, without end.
 pub(crate) async fn watch(shown: Rc<Shown>, teller: Option<Teller>) {
-    let Some(Teller(to)) = teller else { return };
     let mut before: BTreeMap<String, Before> = BTreeMap::new();
     let mut waiting = Waiting::default();
     loop {
+        let mut events = Vec::new();
         for (name, mirror) in shown.stack.mirrors() {
             let before = before.entry(name.to_owned()).or_default();
-            let events = changes(name, before, &mirror.status());
-            events.into_iter().for_each(|event| waiting.push(event));
+            events.extend(changes(name, before, &mirror.status()));
         }
-        take_notices(&shown.rt, &mut waiting);
-        waiting.pass_on(&to);
+        events.extend(notices(&shown.rt));
+        for event in events {
+            let of = (event.volume.as_str(), event.side.as_str());
+            let now_s = shown.rt.unix_seconds();
+            shown.events.push(now_s, event.kind, of, &event.message);
+            if teller.is_some() {
+                waiting.push(event);
+            }
+        }
+        if let Some(Teller(to)) = &teller {
+            waiting.pass_on(to);
+        }
         shown.rt.sleep(LOOK_EVERY).await;
     }
 }
@@ -281,16 +290,18 @@ pub(crate) async fn watch_notices(rt: Rt, teller: Option<Teller>) {
     let Some(Teller(to)) = teller else { return };
     let mut waiting = Waiting::default();
     loop {
-        take_notices(&rt, &mut waiting);
+        notices(&rt)
+            .into_iter()
+            .for_each(|event| waiting.push(event));
         waiting.pass_on(&to);
         rt.sleep(LOOK_EVERY).await;
     }
 }
 
-fn take_notices(rt: &Rt, waiting: &mut Waiting) {
+/// Takes the pending notices.
+fn notices(rt: &Rt) -> Vec<Event> {
     let notices = rt.notices().take(rt.now());
-    let events = notices.iter().map(Event::of_notice);
-    events.for_each(|event| waiting.push(event));
+    notices.iter().map(Event::of_notice).collect()
 }
 
 /// Reports the events that arrive over the channel, until the channel is closed.

@@ -15,6 +15,7 @@ mod check;
 mod config;
 mod conversion;
 mod demo;
+mod events;
 mod exports;
 mod exposure;
 mod facts;
@@ -102,6 +103,8 @@ enum Verb {
     Check(check::Args),
     /// Show the statistics of a running server.
     Status(status::Args),
+    /// Show what has happened to the volumes of a running server.
+    Events(events::Args),
     /// Read every copy of all data of a served volume, and repair corrupt copies.
     Scrub(scrub::Args),
     /// Show or set the rebuild rates of a served volume.
@@ -145,6 +148,7 @@ fn main() -> ExitCode {
         Verb::TakeAway(args) => mount::run_take_away(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Status(args) => status::run(&args),
+        Verb::Events(args) => events::run(&args),
         Verb::Scrub(args) => scrub::run(&args),
         Verb::Rebuild(args) => rebuild::run(&args),
         Verb::Cache(args) => cache::run(&args),

@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 
 use crate::alerts;
 use crate::config::Config;
+use crate::events::Events;
 use crate::exposure;
 use crate::local::Local;
 use crate::metrics::Metrics;
@@ -73,6 +74,7 @@ impl Running {
             server,
             attached: RefCell::new(None),
             stopping: Cell::new(false),
+            events: Events::default(),
         });
         let metrics = match listen_for_metrics(rt, &shown).await {
             Ok(metrics) => metrics,
@@ -362,6 +364,7 @@ fn not_closed(device: &str, error: IoError) -> anyhow::Error {
 fn answer(shown: &Rc<Shown>, request: &Value) -> Value {
     match request["verb"].as_str() {
         Some("status") => shown.status(),
+        Some("events") => shown.events.answer(request),
         Some("scrub") => operations::scrub(&shown.stack, request),
         Some("rebuild") => operations::rebuild(&shown.stack, request),
         Some("cache") => operations::cache(&shown.stack, request),
@@ -370,7 +373,7 @@ fn answer(shown: &Rc<Shown>, request: &Value) -> Value {
         Some("grow") => operations::grow(shown, request),
         Some("operation") => shown.operation.show(),
         Some(other) => json!({ "error": format!(
-            "unknown verb `{other}`, expected status, scrub, rebuild, cache, record, side, grow or operation"
+            "unknown verb `{other}`, expected status, events, scrub, rebuild, cache, record, side, grow or operation"
         ) }),
         None => json!({ "error": "expected an object with a `verb`" }),
     }

@@ -12,6 +12,7 @@ use bimetal_rt::{Driven, Instant, Rt};
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
+use crate::events::Events;
 use crate::local::Local;
 use crate::metrics::{Measured, Snapshot};
 use crate::operation::Operation;
@@ -27,6 +28,7 @@ pub(crate) struct Shown {
     pub(crate) server: Server,
     pub(crate) attached: RefCell<Option<Attached>>,
     pub(crate) stopping: Cell<bool>,
+    pub(crate) events: Events,
 }
 
 /// A device that is exposed to this machine itself.

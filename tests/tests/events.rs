@@ -1,0 +1,35 @@
+//! `bimetal events`: what has happened to the volumes of a running server.
+
+use bimetal_tests::client::Client;
+use bimetal_tests::deadline::eventually;
+use bimetal_tests::server::binary;
+use bimetal_tests::volume::{MIB, Volume, assert_refused};
+use serde_json::Value;
+
+#[test]
+fn a_later_reader_is_told_that_a_side_is_absent() {
+    let volume = Volume::mirror("events", 64 * MIB);
+    std::fs::remove_file(volume.dir().file("b.img")).expect("it was formatted");
+    let events = |words: &[&str]| {
+        let client = Client::new(binary()).arg("events").arg(volume.config());
+        client.args(words).within_s(60).run()
+    };
+    assert_refused(&events(&[]), &["no server answers", "bimetal serve"]);
+    let _server = volume.serve();
+    // The server looks for events from time to time.
+    let shown = eventually(30, "the event", || {
+        let outcome = events(&[]);
+        assert_eq!(outcome.status, Some(0), "{outcome}");
+        (!outcome.stdout.is_empty()).then_some(outcome.stdout)
+    });
+    assert!(shown.contains("vol: side b: is absent"), "{shown}");
+    assert_eq!(shown.lines().count(), 1, "{shown}");
+    let json = events(&["--json"]).stdout;
+    let event: Value = serde_json::from_str(json.trim_end()).expect("one line of JSON");
+    assert_eq!(event["event"], "side-absent");
+    assert_eq!(
+        (&event["volume"], &event["side"]),
+        (&"vol".into(), &"b".into())
+    );
+    assert_eq!(event["number"], 1);
+}
