@@ -21,6 +21,7 @@ mod lengthening;
 mod map_pages;
 mod pace;
 mod places;
+mod reading;
 mod record;
 mod sealed;
 mod search;
@@ -36,7 +37,6 @@ use std::rc::Rc;
 use bimetal_rt::sync::Event;
 use bimetal_rt::turn::{count_entries, give_way};
 use bimetal_rt::{Buf, Payload, Rt};
-use futures_util::future::try_join_all;
 
 pub(super) use self::chain::Chain;
 use self::chain::Listed;
@@ -65,7 +65,6 @@ use crate::layers::mirror::superblock::segmented::{
     RUNS_MAX, SEGMENTS_RESERVED, VIRTUAL_START, all_table_pages, place_pages,
 };
 use crate::layers::mirror::superblock::{SegmentLayout, SideLayout, Uuid};
-use crate::media::null::zero_payload;
 use crate::request::{Extent, Flags, IoResult, Op, Origin, Reply, Request};
 
 /// Number of free segments that only the pages of the map and of the checksums may fill. Without
@@ -531,37 +530,6 @@ impl Segments {
     /// Sets the function that returns the age of content that a rebuild writes.
     pub(super) fn set_born(&self, born: Rc<Born>) {
         *self.born.borrow_mut() = born;
-    }
-
-    /// Reads a range of virtual addresses.
-    async fn read(&self, request: &Request) -> IoResult {
-        let first = (request.offset - VIRTUAL_START) / BLOCK_BYTES;
-        let blocks = first..first + request.len / BLOCK_BYTES;
-        let is_of_page = request.offset - VIRTUAL_START < self.pages_bytes;
-        let segment_blocks = self.layout.segment_blocks() as u32;
-        let known = self.know(blocks.clone()).await?;
-        let found = runs(&self.places.borrow(), blocks, segment_blocks);
-        let _pins = self.pin(&found);
-        drop(known);
-        let parts = found.iter().map(async |(place, blocks)| {
-            let bytes = blocks * BLOCK_BYTES;
-            match place {
-                Place::Nowhere => Ok(zero_payload(&self.zeroes, bytes)),
-                // A page of checksums that reads as zeroes is recognised as damaged.
-                Place::Lost if is_of_page => Ok(zero_payload(&self.zeroes, bytes)),
-                Place::Lost => Err(IoError::Corrupt),
-                Place::At(at) => {
-                    let read = Request::read(self.offset_at(*at), bytes);
-                    let read = read.from_origin(request.origin);
-                    self.device.submit(read).await.map(Reply::into_data)
-                }
-            }
-        });
-        let mut data = Payload::empty();
-        for part in try_join_all(parts).await? {
-            data.append(part);
-        }
-        Ok(Reply::Data(data))
     }
 
     fn pin(&self, found: &[(Place, u64)]) -> Pins<'_> {
