@@ -24,6 +24,8 @@ fn seeds_for(plant: Plant) -> u64 {
             Bug::DropsRunsEarly => 1950,
             Bug::CommitsUnflushed => 500,
             Bug::MovesOverNewer => 430,
+            Bug::OrdersOverNewer => 660,
+            Bug::BelievesOldSummary => 80,
             _ => 40,
         },
         _ => 40,
@@ -138,6 +140,7 @@ fn the_moments_that_classes_wait_for_are_met() {
         (Class::CrashInCommit, "crash at a commit"),
         (Class::CrashInCommit, "segments cleaned"),
         (Class::CrashInCommit, "segments discarded"),
+        (Class::CrashInCommit, "put in order"),
         (Class::SmallMap, "map page read again"),
         (Class::ConvertedSides, "crash when a side is converted"),
         (

@@ -206,6 +206,24 @@ fn log_sides(scenario: &mut Scenario, rng: &mut Rng) {
     // The last one is for a side that is added.
     let count = scenario.sides.len() + 1;
     scenario.logged = (0..count).map(|_| all || rng.chance(0.5)).collect();
+    use_idle_time(scenario);
+}
+
+/// Makes some logged sides disks that are put in order, in most scenarios: after pauses of clients
+/// that are short enough to occur, or all the time. From a stream of its own, so that the other
+/// choices of a seed do not depend on it.
+fn use_idle_time(scenario: &mut Scenario) {
+    let rng = &mut Rng::labelled(scenario.seed, "idle time");
+    if rng.chance(0.3) {
+        return;
+    }
+    scenario.order_after_ns = Some(match rng.chance(0.3) {
+        true => spread(rng, 20 * US, 50 * MS),
+        false => 0,
+    });
+    for side in 0..scenario.sides.len() {
+        scenario.sides[side].rotational |= scenario.is_logged(side) && rng.chance(0.7);
+    }
 }
 
 /// Makes sides logged if none is. Returns false if none is even then.

@@ -16,6 +16,7 @@ pub(super) fn note_log(world: &World, program: &Program) {
         ("log_entries_overtaken", "log entry overtaken"),
         ("segments_cleaned", "segments cleaned"),
         ("segments_discarded", "segments discarded"),
+        ("ordered_bytes", "put in order"),
         ("map_pages_read", "map page read again"),
     ] {
         let counts = |(_, name, statistic): &(String, String, Statistic)| {

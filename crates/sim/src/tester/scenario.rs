@@ -7,7 +7,7 @@ use bimetal_block::BLOCK_BYTES;
 use bimetal_block::layers::mirror::formatting::Formatting;
 use bimetal_block::layers::mirror::superblock::SideKind;
 use bimetal_block::layers::mirror::{
-    Acknowledge, ExposureConfig, Layouts, MirrorConfig, OnDegraded, PolicyName, Silence,
+    Acknowledge, ExposureConfig, Layouts, MirrorConfig, OnDegraded, OrderAfter, PolicyName, Silence,
 };
 use bimetal_block::units::{Size, Time};
 use bimetal_rt::Rng;
@@ -227,6 +227,8 @@ pub struct Scenario {
     pub cleans_always: bool,
     /// Whether logged sides fill the segment first that became free last.
     pub fills_newest_first: bool,
+    /// Idle time in nanoseconds after which logged disks are put in order; `None` if they never are.
+    pub order_after_ns: Option<u64>,
     /// Number of pages of the map, and as many of the checksums, that logged sides keep in memory;
     /// `None` for all.
     pub map_pages: Option<u64>,
@@ -413,6 +415,10 @@ impl Scenario {
             config.map_memory = Size(2 * pages * BLOCK_BYTES);
         }
         config.watches_map = true;
+        config.order_after = match self.order_after_ns {
+            Some(ns) => OrderAfter::Idle(Time(Duration::from_nanos(ns))),
+            None => OrderAfter::Never,
+        };
         config
     }
 
@@ -506,6 +512,7 @@ impl Scenario {
             logged: Vec::new(),
             cleans_always: false,
             fills_newest_first: false,
+            order_after_ns: None,
             map_pages: None,
         }
     }
