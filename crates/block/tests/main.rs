@@ -25,6 +25,7 @@ mod model_profiles;
 mod models;
 mod new_sides;
 mod operations;
+mod ordering;
 mod origin;
 mod queue;
 mod queue_replay;

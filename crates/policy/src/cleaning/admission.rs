@@ -68,6 +68,11 @@
 //! If there is no victim, appends are admitted until the reserve is reached; whether the side is
 //! full is not decided here.
 //!
+//! **Order.** Blocks that idle time puts in the order of the volume take space, and gain none
+//! before whole segments have died. They are appended only while `f` is at most 0.5, so that
+//! clients that come back find more free space than cleaning aims at. While there is less, idle
+//! time cleans.
+//!
 //! More cleaning than is due is always allowed, for example in idle time.
 //!
 //! The module must never admit an append into the reserve.
@@ -83,6 +88,9 @@ const SLOPE: f64 = 20.0;
 
 /// Highest excess of the factor over 1, as in SPDK.
 const EXCESS_MAX: f64 = 0.8;
+
+/// Highest factor at which blocks are put in order.
+const ORDER_FACTOR_MAX: f64 = 0.5;
 
 /// Number of blocks of 4 KiB in a piece of cleaning of 8 MiB.
 pub const PIECE_BLOCKS: u64 = 2048;
@@ -196,6 +204,12 @@ impl Admission {
         };
         let factor = (self.factor(&before) + self.factor(level)) / 2.0;
         self.debt_blocks = self.debt_at(level) + blocks as f64 * factor;
+    }
+
+    /// Returns true when so much is free that blocks may be put in order. `level` is the level
+    /// after them.
+    pub fn may_order(&self, level: &Level) -> bool {
+        self.factor(level) <= ORDER_FACTOR_MAX
     }
 
     /// Returns the debt, which is forgotten where the factor is 0.
@@ -394,5 +408,11 @@ mod tests {
         assert_eq!(law.may_append_blocks(&free(510), &nothing), 10);
         assert_eq!(law.may_append_blocks(&free(500), &nothing), 0);
         assert_eq!(law.due_blocks(&free(500), &nothing), 0);
+    }
+
+    /// The slope is 0.8 / 1000 a block, so the factor is 0.5 at 1600 + 625 blocks.
+    #[test]
+    fn what_is_put_in_order_leaves_more_space_than_cleaning_aims_at() {
+        assert!(law().may_order(&free(2225)) && !law().may_order(&free(2224)));
     }
 }

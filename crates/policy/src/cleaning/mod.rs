@@ -11,7 +11,8 @@
 //! - [`heat`]: to which of four streams a block is appended, so that blocks that die at about the
 //!   same time share a segment;
 //! - [`admission`]: how many blocks may be appended now, and how much cleaning is due;
-//! - [`source`]: from which side the content that is moved is read.
+//! - [`source`]: from which side the content that is moved is read;
+//! - [`order`]: which parts of the volume are appended again in the order of the volume.
 //!
 //! All times are counts of blocks. The clock of a side is the number of blocks ever appended to it,
 //! written and moved ones together, so a policy behaves the same on a fast device and on a slow
@@ -22,6 +23,7 @@
 
 pub mod admission;
 pub mod heat;
+pub mod order;
 pub mod source;
 pub mod victims;
 

@@ -151,6 +151,9 @@ pub struct MirrorConfig {
     /// Memory for the map and the checksums of each logged side. Default 128 MiB.
     #[serde(default = "default_map_memory")]
     pub map_memory: Size,
+    /// Idle time after which a logged disk is put in the order of the volume.
+    #[serde(default)]
+    pub order_after: OrderAfter,
     /// Whether tests ask for the places of blocks on logged sides at any time.
     #[serde(skip)]
     pub watches_map: bool,
@@ -206,6 +209,46 @@ impl<'de> Deserialize<'de> for Silence {
         let time = crate::units::parse_time(&text);
         let time = time.map_err(|why| D::Error::custom(format!("{why}, or \"wait\"")))?;
         Ok(Silence::For(time))
+    }
+}
+
+/// When the idle time of a logged disk is used to put it in the order of the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrderAfter {
+    /// After this time without a request of a client. With 0, which only tests can ask for, beside
+    /// requests of clients and other work, too.
+    Idle(Time),
+    /// Never.
+    Never,
+}
+
+impl Default for OrderAfter {
+    fn default() -> Self {
+        // Longer than the sides need to become idle, and shorter than the pauses between two
+        // commits of a file system.
+        OrderAfter::Idle(Time(Duration::from_secs(3)))
+    }
+}
+
+impl OrderAfter {
+    /// Returns the time without a request of a client; `None` for never.
+    pub(super) fn time(self) -> Option<Duration> {
+        match self {
+            OrderAfter::Idle(time) => Some(time.0),
+            OrderAfter::Never => None,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for OrderAfter {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<OrderAfter, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == "never" {
+            return Ok(OrderAfter::Never);
+        }
+        let time = crate::units::parse_time(&text);
+        let time = time.map_err(|why| D::Error::custom(format!("{why}, or \"never\"")))?;
+        Ok(OrderAfter::Idle(time))
     }
 }
 
@@ -353,6 +396,7 @@ impl MirrorConfig {
             checksums: default_checksums(),
             checksum_cache: default_checksum_cache(),
             map_memory: default_map_memory(),
+            order_after: OrderAfter::default(),
             watches_map: false,
             hedge_reads: default_hedge_reads(),
             rebuild: RebuildConfig::default(),
@@ -377,6 +421,9 @@ impl MirrorConfig {
         }
         if self.exposure.silence == Silence::For(Time(std::time::Duration::ZERO)) {
             return Err("`exposure.silence` must be more than 0".to_owned());
+        }
+        if self.order_after.time() == Some(Duration::ZERO) {
+            return Err("`order_after` must be more than 0".to_owned());
         }
         if self
             .wait_limit

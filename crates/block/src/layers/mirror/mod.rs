@@ -76,8 +76,8 @@ use crate::error::{IoError, OpenError};
 use crate::geometry::Geometry;
 use crate::request::{Op, Request};
 pub use config::{
-    Acknowledge, DrainName, ExposureConfig, Layouts, MirrorConfig, OnDegraded, PolicyName,
-    RebuildConfig, Silence,
+    Acknowledge, DrainName, ExposureConfig, Layouts, MirrorConfig, OnDegraded, OrderAfter,
+    PolicyName, RebuildConfig, Silence,
 };
 pub use converting::Conversion;
 pub use family::Force;

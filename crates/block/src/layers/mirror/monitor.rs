@@ -2,9 +2,10 @@
 //! the volume is in use.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::shared::{Shared, VolumeState};
-use super::side::add;
+use super::side::{Side, add};
 use crate::error::IoError;
 use crate::request::Origin;
 
@@ -70,11 +71,27 @@ impl Shared {
             let shared = weak.upgrade();
             shared.is_some_and(|shared| shared.is_awaited(index))
         }));
+        let weak = Rc::downgrade(self);
+        store.ask_for_idle_time(Rc::new(move || {
+            let shared = weak.upgrade();
+            shared.map_or(Duration::ZERO, |shared| shared.idle_time())
+        }));
         store.monitor(
             volume.epoch(),
             Rc::new(move |limit| given_below(limit).unwrap_or(0)),
             Rc::new(held),
         );
+    }
+
+    /// Returns for how long clients have been idle; none while the sides have other work, because a
+    /// side is not healthy or a scrub is running.
+    fn idle_time(&self) -> Duration {
+        let is_open = self.state.get() == VolumeState::Open;
+        let is_whole = self.sides.iter().all(Side::is_healthy);
+        match is_open && is_whole && !self.repair.scrub.is_running() {
+            true => self.repair.clients.idle_time(),
+            false => Duration::ZERO,
+        }
     }
 
     /// Registers the callback that decides what happens to a side when the path to its device is

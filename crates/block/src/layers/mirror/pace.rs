@@ -28,6 +28,8 @@ const BURST_BYTES: u64 = 1 << 20;
 /// Counters of client requests, which show whether clients are busy or silent.
 pub(super) struct Clients {
     rt: Rt,
+    /// Time from which requests are counted.
+    opened: Instant,
     in_flight: Cell<u32>,
     last: Cell<Option<Instant>>,
     /// Time at which the number of requests in flight last rose from zero. `busy` is the total
@@ -56,6 +58,7 @@ impl Clients {
     pub(super) fn new(rt: &Rt) -> Clients {
         Clients {
             rt: rt.clone(),
+            opened: rt.now(),
             in_flight: Cell::new(0),
             last: Cell::new(None),
             since: Cell::new(rt.now()),
@@ -79,6 +82,14 @@ impl Clients {
             _ => self.rt.now().since(self.since.get()),
         };
         self.busy.get() + now
+    }
+
+    /// Returns for how long no request has been in flight.
+    pub(super) fn idle_time(&self) -> Duration {
+        match self.in_flight.get() {
+            0 => self.rt.now().since(self.last.get().unwrap_or(self.opened)),
+            _ => Duration::ZERO,
+        }
     }
 
     /// Returns true when clients are silent: no request is in flight, and none was within the last

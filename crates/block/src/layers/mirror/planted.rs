@@ -17,6 +17,8 @@ pub enum Bug {
     FreesPinned,
     /// Cleaning changes the place of a block that has moved meanwhile.
     MovesOverNewer,
+    /// Putting a window in order changes the place of a block that has changed meanwhile.
+    OrdersOverNewer,
     /// The place of a moved block changes before its content is written.
     RefersBeforeWritten,
     /// A commit does not flush what it has written before it writes the record.
@@ -56,10 +58,11 @@ pub enum Bug {
 
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 20] = [
+    pub const ALL: [Bug; 21] = [
         Bug::FreesEarly,
         Bug::FreesPinned,
         Bug::MovesOverNewer,
+        Bug::OrdersOverNewer,
         Bug::RefersBeforeWritten,
         Bug::CommitsUnflushed,
         Bug::ReleasesBeforeDrop,
@@ -90,6 +93,7 @@ impl Bug {
             Bug::FreesEarly => "frees-early",
             Bug::FreesPinned => "frees-pinned",
             Bug::MovesOverNewer => "moves-over-newer",
+            Bug::OrdersOverNewer => "orders-over-newer",
             Bug::RefersBeforeWritten => "refers-before-written",
             Bug::CommitsUnflushed => "commits-unflushed",
             Bug::ReleasesBeforeDrop => "releases-before-drop",

@@ -177,7 +177,8 @@ impl Scrub {
         run.clone().filter(|run| run.ended.get().is_none())
     }
 
-    fn is_running(&self) -> bool {
+    /// Returns true while a scrub is running.
+    pub(super) fn is_running(&self) -> bool {
         self.running().is_some()
     }
 

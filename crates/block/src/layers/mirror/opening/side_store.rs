@@ -23,6 +23,7 @@ pub(in crate::layers::mirror) fn store_device(
         checksum_cache_bytes: config.checksum_cache.0,
         map_memory_bytes: config.map_memory.0,
         watches_map: config.watches_map,
+        order_after: config.order_after.time(),
         ..store_alone(device, superblock)
     }
 }
@@ -47,6 +48,7 @@ pub(in crate::layers::mirror) fn store_alone(
         checksum_cache_bytes: CHECKSUM_CACHE_BYTES,
         map_memory_bytes: u64::MAX,
         watches_map: false,
+        order_after: None,
         counts_below: Rc::new(move |epoch| {
             let later = history.epochs().iter().filter(|e| e.number > epoch);
             later.map(|e| e.first_change).min().unwrap_or(u64::MAX)

@@ -34,7 +34,7 @@ impl Store {
     /// Starts the tasks of a logged side that work beside others until the store ends.
     pub(super) fn begin_cleaning(self: &Rc<Self>, segments: &Rc<Segments>) {
         let of = || (Rc::clone(self), Rc::clone(segments));
-        let (counter, cleaner, discarder) = (of(), of(), of());
+        let (counter, cleaner, discarder, orderer) = (of(), of(), of(), of());
         self.tasks
             .spawn(async move { counter.0.count_map_beside_others(&counter.1).await });
         self.tasks
@@ -43,6 +43,10 @@ impl Store {
             let (store, segments) = discarder;
             while segments.discard_next(|| store.ending.get()).await {}
         });
+        if self.uses_idle_time() {
+            self.tasks
+                .spawn(async move { orderer.0.order_for_ever(&orderer.1).await });
+        }
     }
 
     /// Cleans segments when it is due, until the store ends.
@@ -239,15 +243,24 @@ impl Store {
                 let time_ns = self.rt.now().since(began).as_nanos() as u64;
                 sources.note(Source::Own, own.len() as u64, time_ns);
             }
-            let unread = segments.unread(&left, &own);
-            let mut suspect = self.suspect.borrow_mut();
-            for offset in unread {
-                suspect.insert(offset..offset + BLOCK_BYTES);
-            }
-            drop(suspect);
+            self.suspect_unread(segments, &left, &own);
             content.extend(own);
         }
         self.move_content(segments, batch, (blocks, content)).await
+    }
+
+    /// Records that blocks of a piece must be checked which are not in its content, because they
+    /// could not be read.
+    pub(super) fn suspect_unread(
+        &self,
+        segments: &Segments,
+        piece: &[Live],
+        content: &[(Live, Payload)],
+    ) {
+        let mut suspect = self.suspect.borrow_mut();
+        for offset in segments.unread(piece, content) {
+            suspect.insert(offset..offset + BLOCK_BYTES);
+        }
     }
 
     /// Reads blocks of a piece on this side. On a disk, the log has a turn now and then: a disk
@@ -305,7 +318,7 @@ impl Store {
     /// Returns the content of a range from another side, if it supplies this before `until`, and it
     /// is the content that this side has there: each block must match its digest. `digests` are
     /// those of the content as its segment describes it; else the checksums have them.
-    async fn content_for_move(
+    pub(super) async fn content_for_move(
         &self,
         range: Range<u64>,
         digests: Option<Vec<u32>>,

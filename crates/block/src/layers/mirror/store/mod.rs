@@ -34,6 +34,7 @@ mod late;
 mod log;
 mod log_area;
 mod open_areas;
+mod ordering;
 mod outdated;
 mod overtaking;
 mod pacing;
@@ -47,6 +48,7 @@ mod restoring;
 mod room;
 mod runs;
 mod segments;
+mod statistics;
 mod straight;
 mod superseded;
 #[cfg(test)]
@@ -58,6 +60,7 @@ pub(super) mod written;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bimetal_policy::pacing::Pacing;
 use bimetal_rt::sync::{Semaphore, TaskGroup};
@@ -74,6 +77,7 @@ use self::late::Overtaking;
 use self::log::{GivenBelow, Log};
 use self::log_area::Area;
 use self::open_areas::open_areas;
+use self::ordering::Idle;
 use self::outdated::AskOutdated;
 pub(super) use self::outdated::Outdated;
 use self::progress::Noticed;
@@ -85,7 +89,7 @@ use self::written::Written;
 use super::digest::BlockDigest;
 use super::superblock::{FIRST_CHANGE, SideLayout, Uuid};
 use crate::BLOCK_BYTES;
-use crate::device::{Device, LocalFuture, Statistic, StatisticVisitor};
+use crate::device::{Device, LocalFuture};
 use crate::error::IoError;
 use crate::range_lock::RangeLock;
 use crate::range_set::RangeSet;
@@ -118,6 +122,9 @@ pub(super) struct StoreDevice {
     pub(super) map_memory_bytes: u64,
     /// Whether tests ask for the places of blocks on a logged side at any time.
     pub(super) watches_map: bool,
+    /// Time without requests of clients after which a logged disk is put in order; `None` if it
+    /// never is.
+    pub(super) order_after: Option<Duration>,
     /// Whether a logged side cleans segments whenever one of them has a dead block.
     pub(super) cleans_always: bool,
     /// Whether a logged side fills the segment first that became free last.
@@ -221,6 +228,8 @@ pub(super) struct Store {
     ending: Cell<bool>,
     /// Time of the last request to the store, for the detection of an idle side.
     wanted: Cell<Instant>,
+    /// When idle time is used to put a logged disk in order.
+    idle: Idle,
     /// Ranges of discarded changes that may have been destaged. The records of these changes may
     /// still be in the log, where a later opening finds them again.
     forgotten: RefCell<RangeSet>,
@@ -414,6 +423,7 @@ impl Store {
             destaging: Semaphore::new(1),
             ending: Cell::new(false),
             wanted: Cell::new(rt.now()),
+            idle: Idle::after(on.order_after),
             unsettled: RefCell::new(forgotten.clone()),
             forgotten: RefCell::new(forgotten),
             suspect: RefCell::new(suspect),
@@ -741,34 +751,6 @@ impl Store {
     /// Returns the counters of the store and of its log.
     pub(super) fn counts(&self) -> (StoreCounts, LogCounts) {
         (self.counts.get(), self.log.counts())
-    }
-
-    /// Reports the statistics of the store under `part`, the name of its side.
-    pub(super) fn statistics(&self, part: &str, out: &mut dyn StatisticVisitor) {
-        let ((used, all), (store, log)) = (self.log_bytes(), self.counts());
-        let mut show = |name, value| out.statistic(part, name, value);
-        show("log_used_bytes", Statistic::Gauge(used as f64));
-        show("log_bytes", Statistic::Gauge(all as f64));
-        show("logged_bytes", Statistic::Gauge(self.logged_bytes() as f64));
-        for (name, count) in log.named() {
-            show(name, Statistic::Counter(count));
-        }
-        show("log_paced", Statistic::Counter(self.log.withheld.count()));
-        show("destage_writes", Statistic::Counter(store.destage_writes));
-        show("destaged_bytes", Statistic::Counter(store.destaged_bytes));
-        show("replaced_bytes", Statistic::Counter(store.replaced_bytes));
-        let damaged = self.regions.damaged().len() as u64;
-        show("bitmap_damaged_pages", Statistic::Counter(damaged));
-        if let Some(written) = &self.written {
-            let damaged = written.damaged_sectors();
-            show("written_damaged_sectors", Statistic::Counter(damaged));
-        }
-        if let Some(checksums) = &self.checksums {
-            checksums.statistics(part, out);
-        }
-        if let Some(segments) = &self.segments {
-            segments.statistics(part, out);
-        }
     }
 
     fn count(&self, add: impl FnOnce(&mut StoreCounts)) {

@@ -60,7 +60,9 @@ impl Store {
         Ok(newest)
     }
 
-    fn why_outdated(&self, range: &Range<u64>) -> Option<Outdated> {
+    /// Returns why the content that the map refers to in a range is not the newest; `None` when
+    /// parts of it are, or may be.
+    pub(super) fn why_outdated(&self, range: &Range<u64>) -> Option<Outdated> {
         if !self.log.index.borrow().newest_in(range).is_empty() {
             return Some(Outdated::Queued);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bimetal_rt::{Rng, Rt, VirtualOptions};
 
 use super::*;
-use crate::device::IoFuture;
+use crate::device::{IoFuture, Statistic};
 use crate::geometry::Geometry;
 use crate::layers::mirror::superblock::{Asked, SideKind};
 use crate::media::memory::MemoryDevice;
@@ -55,6 +55,7 @@ fn on(device: &Rc<dyn Device>) -> StoreDevice {
         checksum_cache_bytes: 1 << 20,
         map_memory_bytes: 1 << 20,
         watches_map: false,
+        order_after: None,
         cleans_always: false,
         fills_newest_first: false,
     }

@@ -55,6 +55,24 @@ pub(in super::super) struct Live {
     digest: Option<u32>,
 }
 
+impl Live {
+    /// Describes a block `block` of the virtual range that is at the block `at` of the segments and
+    /// is of the age `birth`. Its digest is that of the checksums.
+    pub(super) fn of(block: u64, at: u32, birth: Birth) -> Live {
+        Live {
+            at,
+            block,
+            birth,
+            digest: None,
+        }
+    }
+
+    /// Returns the number of its block in the segments.
+    pub(super) fn at(&self) -> u64 {
+        u64::from(self.at)
+    }
+}
+
 /// Segments that are emptied before the next commit.
 pub(in super::super) struct Batch<'s> {
     /// Segments whose live blocks are not known yet.
@@ -157,7 +175,7 @@ impl Segments {
     }
 
     /// Returns the number of blocks with content that fit a segment in long chunks.
-    fn content_blocks(&self) -> u64 {
+    pub(super) fn content_blocks(&self) -> u64 {
         self.layout.usable_blocks() * DESCRIBED_MAX / (DESCRIBED_MAX + 1)
     }
 
@@ -417,7 +435,7 @@ impl Segments {
         content: Vec<(Live, Payload)>,
     ) -> Result<(), IoError> {
         batch.has_moved |= !content.is_empty();
-        self.write_moved(content).await?;
+        self.write_moved(Stream::Moved, content).await?;
         batch.moved_blocks += blocks;
         self.pace
             .note_moved(blocks, batch.paid_blocks(), &batch.cost);
@@ -434,6 +452,9 @@ impl Segments {
         let usage = self.usage.borrow();
         let dead = emptied.iter().filter(|segment| usage.is_dead(**segment));
         self.pace.note_emptied(dead.count(), batch.paid_blocks());
+        drop(usage);
+        // A task may wait for what a commit frees now.
+        self.freed.notify();
     }
 
     /// Records that a batch is over. The next commit frees its segments.
@@ -460,14 +481,7 @@ impl Segments {
         &self,
         live: &[Live],
     ) -> Result<Vec<(Live, Payload)>, IoError> {
-        let segment_blocks = self.layout.segment_blocks() as u32;
-        let together = |a: &Live, b: &Live| {
-            b.at - a.at <= READ_GAP_BLOCKS_MAX && a.at / segment_blocks == b.at / segment_blocks
-        };
-        let transfer = u64::from(self.device.geometry().transfer_bytes_max);
-        let blocks_max = (REQUEST_BYTES_MAX.min(transfer) / BLOCK_BYTES) as u32;
-        let runs = live.chunk_by(together);
-        let runs = runs.flat_map(|run| split(run, blocks_max));
+        let runs = self.read_together(live, READ_GAP_BLOCKS_MAX).into_iter();
         let reads = runs.map(|run| self.read_run(run));
         let mut reads = stream::iter(reads).buffer_unordered(IN_FLIGHT_MAX);
         let mut content = Vec::with_capacity(live.len());
@@ -475,6 +489,27 @@ impl Segments {
             content.extend(read?);
         }
         Ok(content)
+    }
+
+    /// Divides live blocks, given in the order of the segments, into runs that are read with one
+    /// request each. A request passes over at most `gap_blocks_max` blocks between two of them.
+    pub(super) fn read_together<'l>(
+        &self,
+        live: &'l [Live],
+        gap_blocks_max: u32,
+    ) -> Vec<&'l [Live]> {
+        let segment_blocks = self.layout.segment_blocks() as u32;
+        let together = |a: &Live, b: &Live| {
+            b.at - a.at <= gap_blocks_max && a.at / segment_blocks == b.at / segment_blocks
+        };
+        let blocks_max = self.request_blocks_max() as u32;
+        let runs = live.chunk_by(together);
+        runs.flat_map(|run| split(run, blocks_max)).collect()
+    }
+
+    fn request_blocks_max(&self) -> u64 {
+        let transfer = u64::from(self.device.geometry().transfer_bytes_max);
+        REQUEST_BYTES_MAX.min(transfer) / BLOCK_BYTES
     }
 
     /// Reads live blocks of the volume from another side. Returns the content that it supplied, and
@@ -519,7 +554,15 @@ impl Segments {
         parts.map(<[(Live, Payload)]>::to_vec).collect()
     }
 
-    async fn read_run(&self, run: &[Live]) -> Result<Vec<(Live, Payload)>, IoError> {
+    /// Reads live blocks that are [read together](Self::read_together). Blocks that cannot be read
+    /// are left out, and their segment is retired.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(in super::super) async fn read_run(
+        &self,
+        run: &[Live],
+    ) -> Result<Vec<(Live, Payload)>, IoError> {
         let (first, last) = (run[0].at, run[run.len() - 1].at);
         let bytes = u64::from(last - first + 1) * BLOCK_BYTES;
         let read = Request::read(self.offset_at(first), bytes);
@@ -549,18 +592,30 @@ impl Segments {
         }
     }
 
-    /// Appends content again in the order of the volume, and makes the map refer to its new place
-    /// where it still refers to the old one.
-    async fn write_moved(&self, mut content: Vec<(Live, Payload)>) -> Result<(), IoError> {
+    /// Returns the number of blocks of content of the longest chunk that is moved with one request.
+    pub(in super::super) fn moved_together_max(&self) -> usize {
+        let request_blocks = self.request_blocks_max();
+        let described = request_blocks - request_blocks.div_ceil(DESCRIBED_MAX + 1);
+        described.max(1) as usize
+    }
+
+    /// Appends content to a stream again, in the order of the volume, and makes the map refer to
+    /// its new place where it still refers to the old one.
+    ///
+    /// # Errors
+    /// Errors of the device; `NoSpace` when no segment is free.
+    pub(super) async fn write_moved(
+        &self,
+        stream: Stream,
+        mut content: Vec<(Live, Payload)>,
+    ) -> Result<(), IoError> {
         content.sort_unstable_by_key(|(live, _)| live.block);
-        let transfer = u64::from(self.device.geometry().transfer_bytes_max);
-        let request_blocks = REQUEST_BYTES_MAX.min(transfer) / BLOCK_BYTES;
-        let blocks_max = (request_blocks - request_blocks.div_ceil(DESCRIBED_MAX + 1)).max(1);
+        let blocks_max = self.moved_together_max();
         let mut parts: Vec<(Range<usize>, Chunk<'_>)> = Vec::new();
         let (mut start, mut result) = (0, Ok(()));
         while start < content.len() {
-            let end = content.len().min(start + blocks_max as usize);
-            let chunk = match self.take_moved(&content[start..end]) {
+            let end = content.len().min(start + blocks_max);
+            let chunk = match self.take_moved(stream, &content[start..end]) {
                 Ok(chunk) => chunk,
                 Err(error) => {
                     // The chunks that were taken are written nevertheless: a segment that is full
@@ -576,7 +631,7 @@ impl Segments {
         let content = &content;
         let writes = parts
             .into_iter()
-            .map(|(range, chunk)| self.write_part(&content[range], chunk));
+            .map(|(range, chunk)| self.write_part(stream, &content[range], chunk));
         let mut writes = stream::iter(writes).buffer_unordered(IN_FLIGHT_MAX);
         while let Some(written) = writes.next().await {
             result = result.and(written);
@@ -585,29 +640,49 @@ impl Segments {
     }
 
     /// Takes blocks for the first of some blocks that are moved, as many as fit.
-    fn take_moved(&self, content: &[(Live, Payload)]) -> Result<Chunk<'_>, IoError> {
+    fn take_moved(
+        &self,
+        stream: Stream,
+        content: &[(Live, Payload)],
+    ) -> Result<Chunk<'_>, IoError> {
         let mut data = Payload::empty();
         let mut blocks = Vec::with_capacity(content.len());
         for (live, block) in content {
             data.append(block.clone());
             blocks.push((live.block, live.birth));
         }
-        self.take_chunk(Stream::Moved, &blocks, &data)
+        self.take_chunk(stream, &blocks, &data)
     }
 
-    async fn write_part(&self, part: &[(Live, Payload)], chunk: Chunk<'_>) -> Result<(), IoError> {
+    async fn write_part(
+        &self,
+        stream: Stream,
+        part: &[(Live, Payload)],
+        chunk: Chunk<'_>,
+    ) -> Result<(), IoError> {
         if is_planted(Bug::RefersBeforeWritten) {
-            self.refer_to_moved(part, chunk.at);
+            self.refer_to_moved(stream, part, chunk.at);
         }
         self.write_chunk(&chunk, Flags::NONE, Origin::NONE).await?;
-        self.refer_to_moved(part, chunk.at);
+        self.refer_to_moved(stream, part, chunk.at);
         Ok(())
     }
 
-    fn refer_to_moved(&self, part: &[(Live, Payload)], at: u32) {
+    fn refer_to_moved(&self, stream: Stream, part: &[(Live, Payload)], at: u32) {
+        let orders = stream == Stream::Ordered;
+        let goes_over_newer = match orders {
+            true => is_planted(Bug::OrdersOverNewer),
+            false => is_planted(Bug::MovesOverNewer),
+        };
         for (at, (live, _)) in (at..).zip(part) {
-            if self.is_live_at(live.block, live.at) || is_planted(Bug::MovesOverNewer) {
-                let before = Some(Place::At(live.at));
+            if !self.is_live_at(live.block, live.at) && !goes_over_newer {
+                continue;
+            }
+            let before = Some(Place::At(live.at));
+            if orders {
+                self.exchange_place(live.block, Place::At(at), before);
+                self.count(|counts| counts.ordered_blocks += 1);
+            } else {
                 self.change_place(live.block, Place::At(at), before);
                 self.count(|counts| counts.moved_blocks += 1);
             }

@@ -17,8 +17,8 @@
 //!   late write of an overtaken entry may still take effect there.
 //! - *Requests and batches of cleaning* that read or write a segment: they pin it.
 //!
-//! One thing more is asked than for filling a segment: `rescue` may find content whose place is lost
-//! in segments that nothing refers to, so none is discarded while places of the side are lost.
+//! One thing more is asked than for filling a segment: `rescue` may find content whose place is
+//! lost in segments that nothing refers to, so none is discarded while places of the side are lost.
 //!
 //! Nothing waits for a discard. One is in flight, the segment that is filled last is discarded
 //! first, and those that are filled next are not discarded at all. A discard is advice, not a

@@ -19,6 +19,7 @@ mod journal;
 mod journaling;
 mod lengthening;
 mod map_pages;
+mod order;
 mod pace;
 mod places;
 mod reading;
@@ -45,6 +46,8 @@ pub(super) use self::description::Birth;
 use self::discarding::Discards;
 use self::journal::{Journal, Replayed};
 pub(super) use self::journaling::{ChecksumChanges, ReplayedChecksums, commit_bytes_of};
+pub(super) use self::order::Window;
+use self::order::Windows;
 use self::pace::Pace;
 use self::places::{Place, Places, runs};
 use self::record::{Record, TableEntry};
@@ -78,6 +81,7 @@ const SPARED_FOR_CLEANING: usize = SEGMENTS_RESERVED as usize * 3 / 4;
 struct Counts {
     moved_blocks: u64,
     cleaned_segments: u64,
+    ordered_blocks: u64,
     map_searches: u64,
     map_pages_written: u64,
     map_pages_read: u64,
@@ -107,6 +111,8 @@ pub(super) struct Segments {
     newly_lost: RefCell<Vec<u64>>,
     usage: RefCell<Usage>,
     filled: RefCell<[Option<Filled>; STREAMS]>,
+    /// Windows of the volume whose order on the device is to be judged.
+    unjudged: RefCell<Windows>,
     summaries: RefCell<Summaries>,
     /// Function that returns the age of content that a rebuild writes now.
     born: RefCell<Rc<Born>>,
@@ -251,6 +257,7 @@ impl Segments {
             newly_lost: RefCell::default(),
             usage: RefCell::new(usage),
             filled: RefCell::default(),
+            unjudged: RefCell::new(Windows::of(device.geometry(), segments, layout)),
             summaries: RefCell::default(),
             born: RefCell::new(Rc::new(Birth::default)),
             tables: RefCell::new(Tables::new(pages, record.tables)),
@@ -377,8 +384,17 @@ impl Segments {
     }
 
     /// Sets the place of a block, and counts which blocks are live. `before` is the place that the
-    /// block has, if the caller knows it.
+    /// block has, if the caller knows it. The order of the window of the block is judged again.
     fn change_place(&self, block: u64, place: Place, before: Option<Place>) {
+        if let Some(volume_block) = block.checked_sub(self.first_volume_block()) {
+            self.note_unjudged(volume_block);
+        }
+        self.exchange_place(block, place, before);
+    }
+
+    /// Sets the place of a block as [`change_place`](Self::change_place) does, but its window is
+    /// not judged again.
+    fn exchange_place(&self, block: u64, place: Place, before: Option<Place>) {
         let mut places = self.places.borrow_mut();
         let before = places.set(block, place, before);
         if before == Some(place) {
@@ -649,10 +665,13 @@ impl Segments {
         show("map_uncounted_pages", gauge(uncounted));
         let live: u64 = usage.all().map(|(_, s)| u64::from(s.live)).sum();
         show("live_bytes", Statistic::Gauge((live * BLOCK_BYTES) as f64));
+        let unjudged = self.unjudged.borrow().bytes() as f64;
+        show("unjudged_bytes", Statistic::Gauge(unjudged));
         for (name, count) in [
             ("moved_bytes", counts.moved_blocks * BLOCK_BYTES),
             ("segments_cleaned", counts.cleaned_segments),
             ("segments_discarded", self.discards.count()),
+            ("ordered_bytes", counts.ordered_blocks * BLOCK_BYTES),
             ("map_pages_written", counts.map_pages_written),
             ("map_pages_read", counts.map_pages_read),
             ("map_pages_damaged", counts.map_pages_damaged),

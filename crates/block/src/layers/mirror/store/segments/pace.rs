@@ -19,6 +19,10 @@ const ENTRY_BLOCKS_MIN: u64 = 2;
 /// Part of the segments that are free when cleaning keeps up with the log exactly.
 const TARGET_DIVISOR: u64 = 32;
 
+/// Highest price of space, in moved blocks, at which idle time cleans so that the side can be put
+/// in order. Nearly full segments are mostly in order already.
+const AHEAD_PRICE_MAX: f64 = 16.0;
+
 /// Maximum number of bytes by which the log or the copies of a rebuild can be ahead of the other.
 const LEAD_BYTES_MAX: i64 = 1 << 20;
 
@@ -40,6 +44,8 @@ pub(super) struct Pace {
     next: Cell<Yield>,
     /// Whether cleaning is due whenever it gains something.
     always: Cell<bool>,
+    /// Whether cleaning is due whenever it gains enough, so that the side can be put in order.
+    ahead: Cell<bool>,
     /// Number of tasks that wait until segments are free.
     waiting: Cell<usize>,
     /// Number of copies of a rebuild that wait until they keep step with cleaning.
@@ -60,6 +66,15 @@ impl Drop for WaitingCopy<'_> {
     fn drop(&mut self) {
         let waiting = &self.0.waiting_copies;
         waiting.set(waiting.get() - 1);
+    }
+}
+
+/// Cleaning ahead of what is due, in idle time, until this guard is dropped.
+pub(in super::super) struct Ahead<'p>(&'p Pace);
+
+impl Drop for Ahead<'_> {
+    fn drop(&mut self) {
+        self.0.ahead.set(false);
     }
 }
 
@@ -96,6 +111,7 @@ impl Pace {
             unspent_blocks: Cell::new(0),
             next: Cell::new(Yield::default()),
             always: Cell::new(false),
+            ahead: Cell::new(false),
             waiting: Cell::new(0),
             waiting_copies: Cell::new(0),
             lead_bytes: Cell::new(0),
@@ -220,6 +236,26 @@ impl Pace {
         admission.note_moved(blocks, &self.level(), victims, &self.next.get());
     }
 
+    /// Returns true when so much is free that `blocks` blocks may be put in order.
+    pub(super) fn may_order(&self, blocks: u64) -> bool {
+        let mut level = self.level();
+        level.free_blocks = level.free_blocks.saturating_sub(blocks);
+        self.admission.borrow().may_order(&level)
+    }
+
+    /// Returns true when cleaning gains enough to be done so that the side can be put in order.
+    pub(super) fn can_clean_for_order(&self) -> bool {
+        self.can_clean() && self.next.get().moved_per_appended() <= AHEAD_PRICE_MAX
+    }
+
+    /// Makes cleaning due while it gains enough, because the side is to be put in order and has
+    /// no space for that, until the returned guard is dropped.
+    pub(super) fn clean_for_order(&self) -> Ahead<'_> {
+        self.ahead.set(true);
+        self.work.notify();
+        Ahead(self)
+    }
+
     /// Records that cleaning has emptied segments before others of the same batch: `dead` segments
     /// are dead now, and `paid_blocks` blocks of space are paid for in the others.
     pub(super) fn note_emptied(&self, dead: usize, paid_blocks: u64) {
@@ -264,10 +300,17 @@ impl Pace {
 
     /// Returns the number of blocks that cleaning has to move now.
     pub(super) fn due_blocks(&self) -> u64 {
-        if self.waiting.get() > 0 && self.free_segments.get() <= SPARED_FOR_CLEANING as u64 {
+        let always = self.always.get() && self.can_clean();
+        if always || self.ahead.get() && self.can_clean_for_order() {
             return PIECE_BLOCKS;
         }
-        if self.always.get() && !self.next.get().is_nothing() {
+        self.owed_blocks()
+    }
+
+    /// Returns the number of blocks that cleaning has to move now because of what was appended, or
+    /// because a task waits for it.
+    pub(super) fn owed_blocks(&self) -> u64 {
+        if self.waiting.get() > 0 && self.free_segments.get() <= SPARED_FOR_CLEANING as u64 {
             return PIECE_BLOCKS;
         }
         let admission = self.admission.borrow();

@@ -14,6 +14,7 @@ use super::{Pins, SPARED_FOR_CLEANING, SPARED_FOR_PAGES, Segments};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::layers::mirror::superblock::areas::DESCRIBED_MAX;
+use crate::layers::mirror::superblock::segmented::SEGMENTS_RESERVED;
 use crate::request::{Flags, Origin, Request};
 
 /// What a segment is filled with. Each stream fills a segment of its own, so that content of
@@ -28,9 +29,12 @@ pub(super) enum Stream {
     Copied,
     /// Content that cleaning has moved.
     Moved,
+    /// Content that was put in the order of the volume. It is of its own kind, since all of it
+    /// stays live until clients change it.
+    Ordered,
 }
 
-pub(super) const STREAMS: usize = 4;
+pub(super) const STREAMS: usize = 5;
 
 impl Stream {
     /// Returns the number of free segments that the stream leaves to others.
@@ -40,6 +44,7 @@ impl Stream {
             Stream::Pages => 1,
             Stream::Moved => SPARED_FOR_PAGES,
             Stream::Copied => SPARED_FOR_CLEANING,
+            Stream::Ordered => SEGMENTS_RESERVED as usize,
         }
     }
 }
