@@ -227,8 +227,8 @@ pub struct Scenario {
     pub cleans_always: bool,
     /// Whether logged sides fill the segment first that became free last.
     pub fills_newest_first: bool,
-    /// Idle time in nanoseconds after which logged disks are put in order; `None` if they never
-    /// are.
+    /// Idle time in nanoseconds after which logged disks are put in order; 0: all the time; `None`:
+    /// never.
     pub order_after_ns: Option<u64>,
     /// Number of pages of the map, and as many of the checksums, that logged sides keep in memory;
     /// `None` for all.
