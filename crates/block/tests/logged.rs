@@ -164,6 +164,39 @@ fn a_full_side_goes_on_after_many_deaths_in_a_row() {
     });
 }
 
+/// A write that fails takes many changes with it: those of its entry, and those of the entries
+/// behind it. It is one failure all the same, and a side is ejected after five in a row.
+#[test]
+fn a_write_that_fails_once_ejects_no_side_however_many_changes_are_in_flight() {
+    for kind in [SideKind::Log, SideKind::Home] {
+        let rt = ending_rt(15);
+        rt.block_on(async {
+            let mut volume = formatted(&rt, Layouts::All(kind)).await;
+            let fault = volume.put_over(1, |below| Fault::new(&rt, below, FaultPlan::default(), 1));
+            let faults = fault.control();
+            let mirror = volume.open().await;
+            faults.set_delay(Op::Write, Duration::from_millis(5));
+            faults.fail_next(Op::Write, IoError::Medium);
+            let writes = (0..64).map(|block| mirror.put(block * BLOCK, 7));
+            futures_util::future::join_all(writes).await;
+            rt.sleep(Duration::from_secs(1)).await;
+            let status = mirror.status();
+            let side = &status.sides[1];
+            assert!(side.errors > 5, "{} changes failed", side.errors);
+            assert_eq!(side.health, "healthy", "{kind:?}");
+            assert_eq!(status.exposed_bytes, 0, "the side has them now");
+
+            // A device that fails every write is ejected after 100, 200, 400 and 800 ms.
+            faults.set_error(Some(IoError::Medium));
+            mirror.put(0, 8).await;
+            rt.sleep(Duration::from_secs(2)).await;
+            assert_eq!(mirror.status().sides[1].health, "absent", "{kind:?}");
+            faults.set_error(None);
+            mirror.close().await;
+        });
+    }
+}
+
 /// Returns the faults of a device on which each read fails that touches a sector.
 fn unreadable_sector(offset: u64) -> FaultPlan {
     FaultPlan {

@@ -608,7 +608,11 @@ impl Shared {
     fn failed_on_side(self: &Rc<Self>, index: usize, batch: Batch, error: IoError) {
         let (side, now) = (&self.sides[index], self.rt.now());
         add(&side.counts.errors, 1);
-        let in_a_row = side.errors_in_a_row.get() + 1;
+        // An entry of a log that fails takes with it all batches that have a part in it or in the
+        // entries behind it. Nothing is sent between a failure and the next attempt, so what fails
+        // in between failed with it.
+        let is_same_failure = now < side.retry_at.get();
+        let in_a_row = side.errors_in_a_row.get() + u32::from(!is_same_failure);
         side.errors_in_a_row.set(in_a_row);
         // The last healthy side must eventually store every acknowledged write. A batch with an
         // acknowledged write is retried without limit, and is read from memory in the meantime.
@@ -625,7 +629,7 @@ impl Shared {
         side.queue.borrow_mut().failed(batch, index, now);
         if in_a_row >= ERRORS_IN_A_ROW_MAX && !last {
             self.give_up(index, error);
-        } else {
+        } else if !is_same_failure {
             side.policy.borrow_mut().overdue(now.as_ns());
             self.escalate_elsewhere(index);
             let again = in_a_row.min(ERRORS_IN_A_ROW_MAX);
