@@ -9,14 +9,12 @@ use std::time::Duration;
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, OrderAfter};
-use bimetal_block::layers::timing::Timing;
-use bimetal_block::media::memory::MemoryDevice;
-use bimetal_block::media::model::{ModelType, Parameters};
 use bimetal_block::units::Time;
 use bimetal_block::{Device, Geometry, IoFuture, Request, Statistic};
 use bimetal_rt::{Rng, Rt};
 use futures_util::stream::{self, StreamExt};
 
+use crate::common::modelled::Kind;
 use crate::common::{ending_rt, sides, write};
 
 const BLOCK: u64 = 4096;
@@ -37,30 +35,6 @@ impl Device for Counted {
     fn submit(&self, request: Request) -> IoFuture<'_> {
         self.requests.set(self.requests.get() + 1);
         self.below.submit(request)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
-    Ssd,
-    Disk,
-}
-
-impl Kind {
-    fn device(self, rt: &Rt, size_bytes: u64) -> Rc<dyn Device> {
-        let (of, profile) = match self {
-            Kind::Ssd => (ModelType::Ssd, "nvme-tlc"),
-            Kind::Disk => (ModelType::Hdd, "hdd-7200"),
-        };
-        let mut changes = toml::Table::new();
-        if self == Kind::Disk {
-            // The side is the outer part of a disk of 1 TB.
-            let disk_bytes = toml::Value::Integer(1_000_000_000_000);
-            changes.insert("disk_bytes".to_owned(), disk_bytes);
-        }
-        let parameters = Parameters::from_profile(of, profile, changes).expect("a known profile");
-        let memory: Rc<dyn Device> = Rc::new(MemoryDevice::new(rt, size_bytes));
-        Rc::new(Timing::new(rt, memory, &parameters, 1).expect("its values are in range"))
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::modelled::Kind;
 use crate::common::{ending_rt, write};
 use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
@@ -14,9 +15,6 @@ use bimetal_block::layers::mirror::superblock::{Candidate, SideKind};
 use bimetal_block::layers::mirror::{
     Layouts, Mirror, MirrorConfig, OpenOptions, RebuildRates, SideToOpen, Silence,
 };
-use bimetal_block::layers::timing::Timing;
-use bimetal_block::media::memory::MemoryDevice;
-use bimetal_block::media::model::{ModelType, Parameters};
 use bimetal_block::units::Time;
 use bimetal_block::{Device, Request, Statistic};
 use bimetal_rt::sync::TaskGroup;
@@ -29,32 +27,7 @@ const MIB: u64 = 1 << 20;
 const DEPTH: usize = 16;
 const FLOOR: u64 = 10 * MIB;
 
-/// Kind of the device under a side.
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
-    Ssd,
-    Disk,
-}
-
 impl Kind {
-    fn device(self, rt: &Rt, size_bytes: u64) -> Rc<dyn Device> {
-        let (of, profile) = match self {
-            Kind::Ssd => (ModelType::Ssd, "nvme-tlc"),
-            Kind::Disk => (ModelType::Hdd, "hdd-7200"),
-        };
-        let mut changes = toml::Table::new();
-        if self == Kind::Disk {
-            // The side is the outer part of a disk of 1 TB.
-            changes.insert(
-                "disk_bytes".to_owned(),
-                toml::Value::Integer(1_000_000_000_000),
-            );
-        }
-        let parameters = Parameters::from_profile(of, profile, changes).expect("a known profile");
-        let memory: Rc<dyn Device> = Rc::new(MemoryDevice::new(rt, size_bytes));
-        Rc::new(Timing::new(rt, memory, &parameters, 1).expect("its values are in range"))
-    }
-
     /// Returns the sequential read or write rate of the device in bytes per second, with requests
     /// of 1 MiB at queue depth two.
     fn sequential(self, seed: u64, writes: bool) -> f64 {

@@ -12,6 +12,7 @@ use bimetal_rt::net::Address;
 use bimetal_rt::real_time::SPIN_DEFAULT;
 use bimetal_rt::{DriverChoice, UringOptions};
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::cgroup;
 
@@ -154,6 +155,21 @@ impl Config {
             graph,
             exports,
             server,
+        })
+    }
+
+    /// Asks the running server.
+    ///
+    /// # Errors
+    /// One line, if no server answers.
+    pub(crate) fn ask(&self, request: &Value) -> Result<Value> {
+        let socket = &self.server.control;
+        bimetal_control::ask(socket, request).map_err(|error| {
+            anyhow!(
+                "no server answers at {}: {error:#}; start it with `bimetal serve {}`",
+                socket.display(),
+                self.path.display()
+            )
         })
     }
 

@@ -8,9 +8,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use bimetal_block::units::show_unix_time;
-use bimetal_control as control;
 use serde_json::{Value, json};
 
 use crate::config::Config;
@@ -105,14 +104,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut after = 0;
     loop {
         let request = json!({ "verb": "events", "after": after });
-        let socket = &config.server.control;
-        let answer = control::ask(socket, &request).map_err(|error| {
-            let file = args.file.display();
-            anyhow!(
-                "no server answers at {}: {error:#}; start it with `bimetal serve {file}`",
-                socket.display()
-            )
-        })?;
+        let answer = config.ask(&request)?;
         let events = answer["events"].as_array().cloned().unwrap_or_default();
         let mut out = std::io::stdout().lock();
         for event in &events {

@@ -209,7 +209,7 @@ fn exact(size: Size) -> String {
         .filter(|(_, bits)| size.0.is_multiple_of(1 << bits));
     match whole.next() {
         Some((unit, bits)) => format!("{}{unit}", size.0 >> bits),
-        None => size.0.to_string(),
+        None => format!("{}B", size.0),
     }
 }
 
@@ -222,7 +222,7 @@ mod tests {
         for (text, bytes) in [
             ("100GiB", 100 << 30),
             ("1536MiB", 1536 << 20),
-            ("5000", 5000),
+            ("5000B", 5000),
         ] {
             assert_eq!(exact(Size(bytes)), text);
             assert_eq!(parse_size(text).map(|size| size.0), Ok(bytes));

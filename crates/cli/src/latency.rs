@@ -110,8 +110,8 @@ mod tests {
         assert_eq!(
             shown(&latency),
             [
-                "  last 10 s                /s  queue   median     99 %   99.9 %  longest",
-                "  write      7.8 MiB/s  2,000    1.5  90.0 us  2.00 ms  30.0 ms  86.0 ms",
+                "  last 10 s                /s  queue   median    99 %   99.9 %  longest",
+                "  write      7.8 MiB/s  2,000    1.5  90.0 us  2.0 ms  30.0 ms  86.0 ms",
             ]
         );
         let idle = json!({ "read": of_op([0, 0, 9], 0) });
@@ -124,7 +124,7 @@ mod tests {
         let latency = json!({ "flush": of_op([0, 0, 0], 12_000_000_000) });
         assert_eq!(
             shown(&latency),
-            ["  flush: 2 requests have no answer, the oldest for 12.0 s"]
+            ["  flush: 2 requests have no answer, the oldest for 12.00 s"]
         );
     }
 }

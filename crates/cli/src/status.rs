@@ -8,13 +8,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use bimetal_block::units::show_size;
-use bimetal_control as control;
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
 use crate::terminal::{Picture, Terminal, Tone};
 use crate::{latency, statistics};
-use bimetal_console::stderr::say;
 use bimetal_console::table::{Align, Table};
 
 /// Exit status if all volumes work, but a device is not healthy.
@@ -71,15 +69,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let terminal = Terminal::of_stdout();
     let mut picture = Picture::default();
     loop {
-        let asked = control::ask(&config.server.control, &json!({ "verb": "status" }));
-        let answer = match asked {
+        let answer = match config.ask(&json!({ "verb": "status" })) {
             Ok(answer) => answer,
             Err(error) => {
-                say(format_args!(
-                    "bimetal: no server answers at {}: {error:#}; start it with `bimetal serve {}`",
-                    config.server.control.display(),
-                    args.file.display()
-                ));
+                bimetal_console::program::report_failure("bimetal", &error);
                 return Ok(ExitCode::from(STOPPED));
             }
         };

@@ -17,9 +17,11 @@ fn seeds_for(plant: Plant) -> u64 {
         Plant::UnorderedMarks | Plant::ForgetsRebuild => 60,
         Plant::ChecksNothing => 130,
         Plant::Mirror(bug) => match bug {
-            Bug::FreesEarly | Bug::FreesPinned | Bug::FreesUncounted | Bug::RefersBeforeWritten => {
-                180
-            }
+            Bug::FreesEarly
+            | Bug::FreesPinned
+            | Bug::FreesUncounted
+            | Bug::RefersBeforeWritten
+            | Bug::DiscardsEarly => 180,
             Bug::ForgetsDuringCommit => 420,
             Bug::DropsRunsEarly => 1950,
             Bug::CommitsUnflushed => 500,

@@ -1,6 +1,7 @@
 //! Shared code of the black-box tests of layers: a runtime in virtual time, and a stack that is
 //! opened from a configuration.
 
+pub mod modelled;
 pub mod segments;
 pub mod sides;
 pub mod volume;
