@@ -200,15 +200,24 @@ pub enum Silence {
     BySides,
 }
 
+/// Reads a time; `None` if the text is `word` instead.
+fn time_or<'de, D: Deserializer<'de>>(
+    word: &str,
+    deserializer: D,
+) -> Result<Option<Time>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text == word {
+        return Ok(None);
+    }
+    let time = crate::units::parse_time(&text);
+    let time = time.map_err(|why| D::Error::custom(format!("{why}, or \"{word}\"")))?;
+    Ok(Some(time))
+}
+
 impl<'de> Deserialize<'de> for Silence {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Silence, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        if text == "wait" {
-            return Ok(Silence::Wait);
-        }
-        let time = crate::units::parse_time(&text);
-        let time = time.map_err(|why| D::Error::custom(format!("{why}, or \"wait\"")))?;
-        Ok(Silence::For(time))
+        let time = time_or("wait", deserializer)?;
+        Ok(time.map_or(Silence::Wait, Silence::For))
     }
 }
 
@@ -242,13 +251,8 @@ impl OrderAfter {
 
 impl<'de> Deserialize<'de> for OrderAfter {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<OrderAfter, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        if text == "never" {
-            return Ok(OrderAfter::Never);
-        }
-        let time = crate::units::parse_time(&text);
-        let time = time.map_err(|why| D::Error::custom(format!("{why}, or \"never\"")))?;
-        Ok(OrderAfter::Idle(time))
+        let time = time_or("never", deserializer)?;
+        Ok(time.map_or(OrderAfter::Never, OrderAfter::Idle))
     }
 }
 
