@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use bimetal_block::Statistic;
 use bimetal_block::graph::{Node, Stack};
-use bimetal_export::Server;
+use bimetal_block::layers::shard::Seen;
+use bimetal_export::{ExportConfig, Server};
 use bimetal_rt::{Driven, Instant, Rt};
 use serde_json::{Map, Value, json};
 
@@ -17,6 +18,9 @@ use crate::local::Local;
 use crate::metrics::{Measured, Snapshot};
 use crate::operation::Operation;
 use crate::statistics;
+
+/// A statistic with the part that it describes, and its name.
+type Named = (String, String, Statistic);
 
 /// State of the server from which the control socket answers.
 pub(crate) struct Shown {
@@ -51,96 +55,113 @@ impl Shown {
     /// Returns the complete status.
     pub(crate) fn status(&self) -> Value {
         let devices = self.devices();
+        let health = statistics::health(&devices);
+        let exports = self.exports().into_iter().map(|(export, seen)| {
+            let shown = json!({
+                "device": export.device,
+                "protocol": export.protocol.name(),
+                "listen": export.listen.to_string(),
+            });
+            (export.name.clone(), with(shown, statistics::of_whole(seen)))
+        });
+        let attached = self.attached().into_iter().map(|(attached, seen)| {
+            let shown = json!({ "device": attached.device });
+            (
+                attached.local.path(),
+                with(shown, statistics::of_whole(seen)),
+            )
+        });
+        let devices = devices.into_iter().map(|seen| {
+            let shown = json!({
+                "type": seen.kind,
+                "size_bytes": seen.size_bytes,
+                "children": seen.children,
+            });
+            (seen.name, with(shown, statistics::of(seen.statistics)))
+        });
         json!({
             "version": 1,
-            "health": statistics::health(&devices),
+            "health": health,
             "stopping": self.stopping.get(),
             "pid": std::process::id(),
             "driver": self.driver(),
             "uptime_s": self.rt.now().since(self.started).as_secs_f64(),
             "longest_turn": self.longest_turn(),
-            "exports": self.exports(),
-            "attached": self.attached(),
-            "devices": devices,
+            "exports": exports.collect::<Map<_, _>>(),
+            "attached": attached.collect::<Map<_, _>>(),
+            "devices": devices.collect::<Map<_, _>>(),
         })
-    }
-
-    fn devices(&self) -> Map<String, Value> {
-        let mut devices = Map::new();
-        for seen in self.stack.beyond() {
-            let mut shown = json!({
-                "type": seen.kind,
-                "size_bytes": seen.size_bytes,
-                "children": seen.children,
-            });
-            merge(&mut shown, statistics::of(seen.statistics));
-            devices.insert(seen.name, shown);
-        }
-        for (name, device) in self.stack.devices() {
-            let node = &self.config.graph.nodes()[name];
-            let mut shown = json!({
-                "type": node.kind(),
-                "size_bytes": device.geometry().size_bytes,
-                "children": node.children(),
-            });
-            merge(&mut shown, statistics::to_json(device.as_ref()));
-            devices.insert(name.to_owned(), shown);
-        }
-        devices
     }
 
     /// Returns the state of the server for metrics.
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let mut measured = Vec::new();
-        let mut seen: Vec<(String, String, Statistic)> = Vec::new();
-        self.server.statistics(&mut seen);
-        for export in &self.config.exports {
-            let of_export = seen.iter().filter(|(part, _, _)| *part == export.name);
-            let whole = of_export.map(|(_, name, s)| (String::new(), name.clone(), s.clone()));
-            measured.push(Measured {
-                kind: "export".to_owned(),
-                label: ("export", export.name.clone()),
-                size_bytes: None,
-                statistics: whole.collect(),
-            });
-        }
-        if let Some(attached) = self.attached.borrow().as_ref() {
-            let mut seen: Vec<(String, String, Statistic)> = Vec::new();
-            attached.local.statistics(&mut seen);
-            let whole = seen
-                .into_iter()
-                .map(|(_, name, s)| (String::new(), name, s));
-            measured.push(Measured {
-                kind: "attached".to_owned(),
-                label: ("attached", attached.local.path()),
-                size_bytes: None,
-                statistics: whole.collect(),
-            });
-        }
-        for seen in self.stack.beyond() {
-            measured.push(Measured {
-                kind: seen.kind.to_owned(),
-                label: ("device", seen.name),
-                size_bytes: Some(seen.size_bytes),
-                statistics: seen.statistics,
-            });
-        }
-        for (name, device) in self.stack.devices() {
-            let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
-            device.statistics(&mut statistics);
-            measured.push(Measured {
-                kind: self.config.graph.nodes()[name].kind().to_owned(),
-                label: ("device", name.to_owned()),
-                size_bytes: Some(device.geometry().size_bytes),
-                statistics,
-            });
-        }
+        let devices = self.devices();
+        let health = statistics::health(&devices);
+        let of_export = |(export, statistics): (&ExportConfig, _)| Measured {
+            kind: "export",
+            label: ("export", export.name.clone()),
+            size_bytes: None,
+            statistics,
+        };
+        let of_attached = |(attached, statistics): (Attached, _)| Measured {
+            kind: "attached",
+            label: ("attached", attached.local.path()),
+            size_bytes: None,
+            statistics,
+        };
+        let of_device = |seen: Seen| Measured {
+            kind: seen.kind,
+            label: ("device", seen.name),
+            size_bytes: Some(seen.size_bytes),
+            statistics: seen.statistics,
+        };
+        let exports = self.exports().into_iter().map(of_export);
+        let attached = self.attached().into_iter().map(of_attached);
+        let devices = devices.into_iter().map(of_device);
         Snapshot {
-            health: statistics::health(&self.devices()),
+            health,
             uptime_seconds: self.rt.now().since(self.started).as_secs_f64(),
             longest_turn_seconds: self.rt.longest_turn().time_ns as f64 / 1e9,
-            measured,
+            measured: exports.chain(attached).chain(devices).collect(),
         }
+    }
+
+    /// Returns the open devices, those on the threads of shards first.
+    fn devices(&self) -> Vec<Seen> {
+        let mut devices = self.stack.beyond();
+        devices.extend(self.stack.devices().map(|(name, device)| {
+            let node = &self.config.graph.nodes()[name];
+            let mut statistics = Vec::new();
+            device.statistics(&mut statistics);
+            Seen {
+                name: name.to_owned(),
+                kind: node.kind(),
+                children: node.children().into_iter().map(str::to_owned).collect(),
+                size_bytes: device.geometry().size_bytes,
+                statistics,
+            }
+        }));
+        devices
+    }
+
+    /// Returns the exports with their statistics.
+    fn exports(&self) -> Vec<(&ExportConfig, Vec<Named>)> {
+        let mut seen: Vec<Named> = Vec::new();
+        self.server.statistics(&mut seen);
+        let mut exports = Vec::new();
+        for export in &self.config.exports {
+            let of = seen.iter().filter(|(part, _, _)| *part == export.name);
+            exports.push((export, of.cloned().map(whole).collect()));
+        }
+        exports
+    }
+
+    /// Returns the attached device with its statistics.
+    fn attached(&self) -> Option<(Attached, Vec<Named>)> {
+        let attached = self.attached.borrow().clone()?;
+        let mut seen: Vec<Named> = Vec::new();
+        attached.local.statistics(&mut seen);
+        Some((attached, seen.into_iter().map(whole).collect()))
     }
 
     /// Returns the I/O driver in use, and the reason why a more efficient driver is not in use.
@@ -160,36 +181,6 @@ impl Shown {
     fn longest_turn(&self) -> Value {
         let longest = self.rt.longest_turn();
         json!({ "time_ns": longest.time_ns, "steps": longest.steps })
-    }
-
-    fn exports(&self) -> Map<String, Value> {
-        let mut seen: Vec<(String, String, Statistic)> = Vec::new();
-        self.server.statistics(&mut seen);
-        let mut exports = Map::new();
-        for export in &self.config.exports {
-            let of_export = seen.iter().filter(|(part, _, _)| *part == export.name);
-            let mut shown = json!({
-                "device": export.device,
-                "protocol": export.protocol.name(),
-                "listen": export.listen.to_string(),
-            });
-            merge(&mut shown, statistics::of_whole(of_export));
-            exports.insert(export.name.clone(), shown);
-        }
-        exports
-    }
-
-    fn attached(&self) -> Map<String, Value> {
-        let attached = self.attached.borrow();
-        let mut shown = Map::new();
-        if let Some(attached) = attached.as_ref() {
-            let mut seen: Vec<(String, String, Statistic)> = Vec::new();
-            attached.local.statistics(&mut seen);
-            let mut value = json!({ "device": attached.device });
-            merge(&mut value, statistics::of_whole(seen.iter()));
-            shown.insert(attached.local.path(), value);
-        }
-        shown
     }
 
     /// Returns a description of the work for which a slow stop is waiting.
@@ -226,9 +217,15 @@ impl Shown {
     }
 }
 
-/// Adds the entries of one object to another.
-fn merge(into: &mut Value, from: Value) {
-    if let (Value::Object(into), Value::Object(from)) = (into, from) {
+/// Returns an object with the entries of another one in addition.
+fn with(mut object: Value, more: Value) -> Value {
+    if let (Value::Object(into), Value::Object(from)) = (&mut object, more) {
         into.extend(from);
     }
+    object
+}
+
+/// Returns a statistic of a part as one of the whole.
+fn whole((_, name, statistic): Named) -> Named {
+    (String::new(), name, statistic)
 }

@@ -1,19 +1,13 @@
 //! Statistics of devices, formatted as JSON for programs and as text for people.
 
+use bimetal_block::Statistic;
 use bimetal_block::latency::{OpLatency, Window};
-use bimetal_block::{Device, Statistic};
+use bimetal_block::layers::shard::Seen;
 use serde_json::{Map, Value, json};
 
-/// Returns the statistics of `device` as
+/// Converts the statistics of a device to
 /// `{"statistics": {NAME: VALUE}, "parts": {PART: {NAME: VALUE}}, "latency": {OPERATION: {...}}}`.
 /// A counter is an integer, a gauge is any number, and a state is a string.
-pub(crate) fn to_json(device: &dyn Device) -> Value {
-    let mut seen: Vec<(String, String, Statistic)> = Vec::new();
-    device.statistics(&mut seen);
-    of(seen)
-}
-
-/// Converts statistics that have been collected before, in the format of [`to_json`].
 pub(crate) fn of(seen: Vec<(String, String, Statistic)>) -> Value {
     let (mut own, mut parts, mut latency) = (Map::new(), Map::new(), Map::new());
     for (part, name, statistic) in seen {
@@ -31,11 +25,8 @@ pub(crate) fn of(seen: Vec<(String, String, Statistic)>) -> Value {
 
 /// Converts statistics that all describe the same thing, such as an export, to
 /// `{"statistics": {NAME: VALUE}, "latency": {OPERATION: {...}}}`.
-pub(crate) fn of_whole<'s>(seen: impl Iterator<Item = &'s (String, String, Statistic)>) -> Value {
-    let whole = |(_, name, statistic): &(String, String, Statistic)| {
-        (String::new(), name.clone(), statistic.clone())
-    };
-    let mut value = of(seen.map(whole).collect());
+pub(crate) fn of_whole(seen: Vec<(String, String, Statistic)>) -> Value {
+    let mut value = of(seen);
     if let Value::Object(fields) = &mut value {
         fields.remove("parts");
     }
@@ -82,28 +73,18 @@ const HEALTH: (&str, &str) = ("health", "healthy");
 
 /// Returns the overall health of `devices` as one word: `stopped` if a device accepts no requests,
 /// `degraded` if a device is not healthy, and `healthy` otherwise.
-pub(crate) fn health(devices: &Map<String, Value>) -> &'static str {
-    let stopped = |device: &Value| device["statistics"]["state"] == "stopped";
-    if devices.values().any(stopped) {
-        "stopped"
-    } else if all_healthy(devices) {
-        "healthy"
-    } else {
-        "degraded"
+pub(crate) fn health(devices: &[Seen]) -> &'static str {
+    let is_state = |statistic: &Statistic, of: &str| *statistic == Statistic::State(of.to_owned());
+    let mut health = "healthy";
+    for (part, name, statistic) in devices.iter().flat_map(|device| &device.statistics) {
+        if part.is_empty() && name == "state" && is_state(statistic, "stopped") {
+            return "stopped";
+        }
+        if name == HEALTH.0 && !is_state(statistic, HEALTH.1) {
+            health = "degraded";
+        }
     }
-}
-
-fn all_healthy(devices: &Map<String, Value>) -> bool {
-    devices.values().all(|device| {
-        let own = std::iter::once(&device["statistics"]);
-        let parts = device["parts"].as_object();
-        own.chain(parts.into_iter().flat_map(Map::values))
-            .all(|statistics| {
-                statistics
-                    .get(HEALTH.0)
-                    .is_none_or(|state| state == HEALTH.1)
-            })
-    })
+    health
 }
 
 /// Suffixes that can follow the unit in the name of a statistic. A suffix says that the statistic
@@ -167,18 +148,33 @@ mod tests {
 
     #[test]
     fn one_sick_part_is_not_health() {
+        let statistic = |part: &str, name: &str, word: &str| {
+            let state = Statistic::State(word.to_owned());
+            (part.to_owned(), name.to_owned(), state)
+        };
+        let device = |name: &str, statistics| Seen {
+            name: name.to_owned(),
+            kind: "mirror",
+            children: Vec::new(),
+            size_bytes: 0,
+            statistics,
+        };
         let devices = |side: &str| {
-            json!({
-                "a": { "statistics": { "ops": 3 }, "parts": {} },
-                "vol": { "statistics": { "health": "healthy" }, "parts": { "b": { "health": side } } },
-            })
+            let ops = (String::new(), "ops".to_owned(), Statistic::Counter(3));
+            let of_vol = vec![
+                statistic("", "health", "healthy"),
+                statistic("b", "health", side),
+            ];
+            vec![device("a", vec![ops]), device("vol", of_vol)]
         };
         for (side, healthy) in [("healthy", true), ("absent", false)] {
             let mut devices = devices(side);
             let word = if healthy { "healthy" } else { "degraded" };
-            assert_eq!(health(devices.as_object().unwrap()), word);
-            devices["vol"]["statistics"]["state"] = json!("stopped");
-            assert_eq!(health(devices.as_object().unwrap()), "stopped");
+            assert_eq!(health(&devices), word);
+            devices[1]
+                .statistics
+                .push(statistic("", "state", "stopped"));
+            assert_eq!(health(&devices), "stopped");
         }
     }
 

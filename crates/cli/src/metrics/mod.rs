@@ -35,7 +35,7 @@ const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Statistics of something that is measured: an export, an attached device or a device.
 pub(crate) struct Measured {
     /// `export`, `attached`, or the type of the device.
-    pub(crate) kind: String,
+    pub(crate) kind: &'static str,
     /// Name of the label, `export`, `attached` or `device`, and its value.
     pub(crate) label: (&'static str, String),
     /// Size of a device in bytes.
@@ -239,7 +239,7 @@ fn families(snapshot: &Snapshot) -> Families {
             // The latencies of all devices are in one family, whatever their types are.
             let kind = match (statistic, measured.size_bytes) {
                 (Statistic::Latency(_), Some(_)) => "device",
-                _ => measured.kind.as_str(),
+                _ => measured.kind,
             };
             families.statistic(kind, labels(), (part, name), statistic);
         }
