@@ -68,6 +68,12 @@ pub(crate) struct Args {
     /// Kill the program of the mirror before the load, and open the mirror again
     #[arg(long)]
     kill: bool,
+    /// Open the mirror without this device, so that it has one copy
+    #[arg(long, value_enum, value_name = "DEVICE", conflicts_with_all = ["kill", "silent_from"])]
+    absent: Option<Side>,
+    /// Read instead of writing
+    #[arg(long)]
+    reads: bool,
     /// Length of a write
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4KiB")]
     block: Size,
@@ -111,6 +117,12 @@ enum On {
     Slow,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Side {
+    Fast,
+    Slow,
+}
+
 impl Args {
     fn setting(&self) -> Setting {
         let device = |profile: &str, overrides: &[String], size: Size| Modelled {
@@ -134,12 +146,17 @@ impl Args {
             fill: !self.empty,
             fill_step_bytes: self.fill_step.map(|step| step.0),
             kill: self.kill,
+            absent: self.absent.map(|absent| match absent {
+                Side::Fast => Target::Fast,
+                Side::Slow => Target::Slow,
+            }),
             silent: self
                 .silent_from
                 .zip(self.silent_for)
                 .map(|(from_s, seconds)| SilentTime { from_s, seconds }),
             load: SustainedLoad {
                 write_bytes: self.block.0,
+                reads: self.reads,
                 pattern: self.pattern,
                 writes_per_s: self.rate,
                 outstanding_max: self.depth,
@@ -186,17 +203,25 @@ fn print(out: &mut impl Write, setting: &Setting, result: &Sustained) -> Result<
     let [fast, slow] = &setting.devices;
     let device = |of: &Modelled| format!("{} of {}", of.profile, show_size(of.bytes));
     let target = match setting.target {
-        Target::Mirror => format!("a mirror of {} and {}", device(fast), device(slow)),
+        Target::Mirror => {
+            let both = format!("a mirror of {} and {}", device(fast), device(slow));
+            match setting.absent {
+                None => both,
+                Some(Target::Slow) => format!("{both}, without the latter"),
+                Some(_) => format!("{both}, without the former"),
+            }
+        }
         Target::Fast => device(fast),
         Target::Slow => device(slow),
     };
+    let operation = operation(setting);
     let rate = match load.writes_per_s {
-        Some(rate) => format!("{rate} writes/s offered, "),
+        Some(rate) => format!("{rate} {operation}s/s offered, "),
         None => String::new(),
     };
     writeln!(
         out,
-        "{target}: {rate}writes of {}, {} over {}, at most {} outstanding, {} s of virtual time",
+        "{target}: {rate}{operation}s of {}, {} over {}, at most {} outstanding, {} s of virtual time",
         show_size(load.write_bytes),
         load.pattern,
         show_size(setting.span_bytes),
@@ -204,8 +229,8 @@ fn print(out: &mut impl Write, setting: &Setting, result: &Sustained) -> Result<
         load.seconds
     )?;
     writeln!(out)?;
-    print_lines(out, &curve(&result.seconds))?;
-    print_lines(out, &totals(result))?;
+    print_lines(out, &curve(&result.seconds, operation))?;
+    print_lines(out, &totals(result, operation))?;
     let mut sides = Table::new(&[
         ("device", Align::Left),
         ("written", Align::Right),
@@ -223,11 +248,20 @@ fn print(out: &mut impl Write, setting: &Setting, result: &Sustained) -> Result<
     print_lines(out, &sides)
 }
 
+/// Returns the operation of the load, in a word.
+fn operation(setting: &Setting) -> &'static str {
+    match setting.load.reads {
+        true => "read",
+        false => "write",
+    }
+}
+
 /// Formats the load over time, in rows of equal length.
-fn curve(seconds: &[Second]) -> Table {
+fn curve(seconds: &[Second], operation: &str) -> Table {
+    let rate = format!("{operation}s/s");
     let mut table = Table::new(&[
         ("second", Align::Right),
-        ("writes/s", Align::Right),
+        (&rate, Align::Right),
         ("least", Align::Right),
         ("mean ms", Align::Right),
         ("longest ms", Align::Right),
@@ -249,13 +283,16 @@ fn curve(seconds: &[Second]) -> Table {
     table
 }
 
-fn totals(result: &Sustained) -> Table {
+fn totals(result: &Sustained, operation: &str) -> Table {
     let mut table = Table::new(&[("whole load", Align::Left), ("", Align::Right)]);
     let mut row = |name: &str, value: String| table.row(vec![name.to_owned(), value]);
     let ms = |value: f64| format!("{value:.2} ms");
-    row("writes/s", format!("{:.1}", result.done_per_s));
     row(
-        "writes/s, last quarter",
+        &format!("{operation}s/s"),
+        format!("{:.1}", result.done_per_s),
+    );
+    row(
+        &format!("{operation}s/s, last quarter"),
         format!("{:.1}", result.sustained_per_s),
     );
     let mut latencies = |name: &str, of: &Latencies| {
@@ -269,7 +306,7 @@ fn totals(result: &Sustained) -> Table {
             row(&format!("{name}, {quantile}"), ms(value));
         }
     };
-    latencies("write", &result.writes);
+    latencies(operation, &result.writes);
     if let Some(flushes) = &result.flushes {
         latencies("flush", flushes);
     }

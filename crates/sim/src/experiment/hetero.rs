@@ -434,7 +434,7 @@ fn build(
     let config: MirrorConfig = toml::from_str(&text)?;
     config.check().map_err(ExperimentError::Mirror)?;
     if let Scheme::Formatted { log_bytes, .. } = scheme {
-        let mirror = rt.block_on(formatted(rt, &config, sides, Some(*log_bytes)));
+        let mirror = rt.block_on(formatted(rt, &config, sides, Some(*log_bytes), None));
         let mirror = mirror.map_err(|error| ExperimentError::Mirror(error.to_string()))?;
         return Ok((Rc::new(mirror.clone()), Some(mirror)));
     }
@@ -454,12 +454,14 @@ fn build(
 }
 
 /// Formats the sides, and opens a mirror on them. The logs have `log_bytes` bytes, or the default
-/// length if `log_bytes` is `None`.
+/// length if `log_bytes` is `None`. The side with the number `absent` is missing from the opening
+/// on.
 pub(super) async fn formatted(
     rt: &Rt,
     config: &MirrorConfig,
     sides: Vec<Rc<dyn Device>>,
     log_bytes: Option<u64>,
+    absent: Option<usize>,
 ) -> Result<Mirror, OpenError> {
     let named = config.sides.iter().cloned().zip(sides);
     let candidates: Vec<Candidate> = named
@@ -476,9 +478,13 @@ pub(super) async fn formatted(
         ..Formatting::default()
     };
     formatting::format(rt, "experiment", &candidates, &formatting).await?;
-    let sides = candidates.into_iter().map(|candidate| SideToOpen {
+    let sides = candidates.into_iter().enumerate();
+    let sides = sides.map(|(number, candidate)| SideToOpen {
         name: candidate.name,
-        device: Ok(candidate.device),
+        device: match absent == Some(number) {
+            true => Err(OpenError::new("it is absent in this experiment")),
+            false => Ok(candidate.device),
+        },
     });
     Mirror::open(rt, config, sides.collect(), &OpenOptions::default()).await
 }

@@ -1,6 +1,7 @@
 //! A medium for experiments that write far more than memory can hold. Blocks of zeroes take no
 //! memory, and blocks of generated content take eight bytes each. All other blocks, such as the
-//! metadata of a mirror, are stored, because a mirror must be able to read them back.
+//! metadata of a mirror, are stored, because a mirror must be able to read them back: without the
+//! zeroes at their end, since the header of an entry of a log has a few bytes for each record.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -41,6 +42,13 @@ fn stamp_of(block: &Payload) -> Option<u64> {
     (slice[..] == expected).then_some(stamp)
 }
 
+/// Returns the bytes of a block without the zeroes at its end.
+fn without_last_zeroes(block: &Payload) -> Box<[u8]> {
+    let bytes = block.to_vec();
+    let used = bytes.iter().rposition(|&byte| byte != 0);
+    bytes[..used.map_or(0, |last| last + 1)].into()
+}
+
 /// Bytes that a medium has received and returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
@@ -58,8 +66,9 @@ pub struct Sparse {
     /// Stamps of blocks, by the number of the group of blocks. The stamp of a block without
     /// generated content is zero.
     stamps: RefCell<BTreeMap<u64, Box<[u64; GROUP_BLOCKS as usize]>>>,
-    /// Blocks that are neither zeroes nor generated, by offset.
-    blocks: RefCell<BTreeMap<u64, Payload>>,
+    /// Blocks that are neither zeroes nor generated, by offset, without the zeroes at their end. A
+    /// copy of the bytes: a reference would keep the memory of the whole request.
+    blocks: RefCell<BTreeMap<u64, Box<[u8]>>>,
     zeroes: Buf,
     traffic: Cell<Traffic>,
 }
@@ -103,7 +112,11 @@ impl Sparse {
     fn read_block(&self, offset: u64) -> Payload {
         match self.stamp_at(offset) {
             0 => match self.blocks.borrow().get(&offset) {
-                Some(block) => block.clone(),
+                Some(stored) => {
+                    let mut block = [0; BLOCK];
+                    block[..stored.len()].copy_from_slice(stored);
+                    self.rt.pool().copy_of(&block).into()
+                }
                 None => self.zeroes.slice(0..BLOCK).into(),
             },
             stamp => {
@@ -155,7 +168,7 @@ impl Sparse {
             let mut blocks = self.blocks.borrow_mut();
             match stamp.is_some() || block.slices().iter().all(is_zero) {
                 true => blocks.remove(&at),
-                false => blocks.insert(at, block),
+                false => blocks.insert(at, without_last_zeroes(&block)),
             };
         }
     }
@@ -224,7 +237,9 @@ mod tests {
     fn what_is_written_is_read_and_only_other_content_is_stored() {
         let rt = Rt::virtual_time(VirtualOptions::default());
         let device = Sparse::new(&rt, 1 << 40);
-        let (zeroes, other) = ([0; BLOCK], [7; BLOCK]);
+        let (zeroes, mut other) = ([0; BLOCK], [7; BLOCK]);
+        other[100..].fill(0);
+        other[50] = 0;
         // It differs from the generated block in its last byte.
         let mut nearly = generated(5);
         nearly[BLOCK - 1] ^= 1;

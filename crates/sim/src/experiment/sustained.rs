@@ -70,6 +70,8 @@ pub struct Setting {
     pub fill_step_bytes: Option<u64>,
     /// Whether the program of the mirror is killed before the load, and the mirror opened again.
     pub kill: bool,
+    /// The device without which the mirror is opened: it has one copy then. `None` for both.
+    pub absent: Option<Target>,
     /// Time in which the slow device answers nothing; `None` for never.
     pub silent: Option<SilentTime>,
     /// The load.
@@ -85,11 +87,13 @@ pub struct SilentTime {
     pub seconds: u64,
 }
 
-/// A load of writes.
+/// A load of writes, or of reads.
 #[derive(Clone, Debug, Serialize)]
 pub struct SustainedLoad {
-    /// Length of a write in bytes.
+    /// Length of a write in bytes, or of a read.
     pub write_bytes: u64,
+    /// Whether the load reads instead of writing. What is said of writes holds for reads then.
+    pub reads: bool,
     /// Choice of the offsets.
     pub pattern: Pattern,
     /// Average number of writes that arrive per second, as a Poisson process. `None` for a closed
@@ -284,6 +288,9 @@ fn check(setting: &Setting, volume: &Geometry) -> Result<(), ExperimentError> {
     if setting.kill && setting.target != Target::Mirror {
         return refuse("only the program of a mirror can be killed".to_owned());
     }
+    if setting.absent.is_some() && (setting.target != Target::Mirror || setting.kill) {
+        return refuse("a device is absent from a mirror that is not killed".to_owned());
+    }
     if !span.is_multiple_of(BLOCK_BYTES) {
         return refuse(format!(
             "a span of {span} bytes: expected a multiple of {BLOCK_BYTES}"
@@ -388,7 +395,11 @@ fn build(rt: &Rt, setting: &Setting) -> Result<Built, ExperimentError> {
             let of_mirror: MirrorConfig = toml::from_str(&text)?;
             of_mirror.check().map_err(ExperimentError::Mirror)?;
             let of_mirror = config.insert(of_mirror);
-            let mirror = formatted(rt, of_mirror, devices.clone(), setting.log_bytes);
+            let absent = setting.absent.map(|absent| match absent {
+                Target::Slow => 1,
+                Target::Fast | Target::Mirror => 0,
+            });
+            let mirror = formatted(rt, of_mirror, devices.clone(), setting.log_bytes, absent);
             let mirror = rt.block_on(mirror);
             let mirror = mirror.map_err(|error| ExperimentError::Mirror(error.to_string()))?;
             let device: Rc<dyn Device> = Rc::new(mirror.clone());
@@ -571,9 +582,11 @@ impl Running {
         self.outstanding.set(self.outstanding.get() + 1);
         let place = self.offsets.borrow_mut().draw(&mut self.rng.borrow_mut());
         let bytes = self.load.write_bytes;
-        let data = self.content(bytes);
-        self.submit(Request::write(place * bytes, data, Flags::NONE))
-            .await;
+        let request = match self.load.reads {
+            true => Request::read(place * bytes, bytes),
+            false => Request::write(place * bytes, self.content(bytes), Flags::NONE),
+        };
+        self.submit(request).await;
         self.completed(arrived);
         if flushes {
             let started = self.rt.now();

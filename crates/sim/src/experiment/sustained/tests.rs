@@ -17,9 +17,11 @@ fn setting(target: Target) -> Setting {
         fill: true,
         fill_step_bytes: None,
         kill: false,
+        absent: None,
         silent: None,
         load: SustainedLoad {
             write_bytes: 4096,
+            reads: false,
             pattern: Pattern::Uniform,
             writes_per_s: Some(50),
             outstanding_max: 32,
@@ -230,4 +232,29 @@ fn an_opening_after_a_kill_does_not_read_the_whole_map() {
         "{opening:?}"
     );
     assert!(result.writes.count > 200, "{}", result.writes.count);
+}
+
+/// A mirror without its SSD writes to the disk alone. Reads write nothing, and are answered by the
+/// SSD if it is there.
+#[test]
+fn a_side_can_be_absent_and_a_load_can_read() {
+    let mut setting = setting(Target::Mirror);
+    setting.settings = "layout = \"log\"".to_owned();
+    setting.absent = Some(Target::Fast);
+    let alone = run(&setting, |_| {}).unwrap();
+    let written: Vec<u64> = alone.sides.iter().map(|side| side.written_bytes).collect();
+    assert_eq!(written[0], 0);
+    assert!(written[1] >= alone.writes.count * 4096, "{written:?}");
+    setting.absent = None;
+    setting.load.reads = true;
+    setting.load.flush_every = None;
+    let reads = run(&setting, |_| {}).unwrap();
+    let read_bytes = reads.writes.count * 4096;
+    assert!(reads.sides[0].read_bytes >= read_bytes, "{reads:?}");
+    assert!(reads.sides[1].read_bytes < read_bytes / 2, "{reads:?}");
+    setting.load.reads = false;
+    setting.kill = true;
+    setting.absent = Some(Target::Slow);
+    let why = run(&setting, |_| {}).err().map(|error| error.to_string());
+    assert!(why.is_some_and(|why| why.contains("that is not killed")));
 }
