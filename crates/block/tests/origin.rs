@@ -85,7 +85,8 @@ fn the_atomic_unit_reads_and_writes_for_whom_it_was_asked() {
             Request::without_data(Op::WriteZeroes, 100, 50, Flags::NONE),
         )
         .await;
-        assert_eq!(below.transfers(), [Op::Read, Op::Read, Op::Write]);
+        // Both ends lie in one block.
+        assert_eq!(below.transfers(), [Op::Read, Op::Write]);
     });
 }
 

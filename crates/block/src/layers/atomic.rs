@@ -111,17 +111,34 @@ impl AtomicUnit {
     }
 
     /// Zeroes the parts of the request before and after its whole blocks. The whole blocks are the
-    /// range `start..end`.
+    /// range `start..end`. A part that reads as zeroes is not written: its block may have no
+    /// content, and the device below may have no room for it.
     async fn zero_ends(&self, request: &Request, start: u64, end: u64) -> Result<(), IoError> {
         let ends = if start >= end {
-            [request.offset..request.end(), 0..0]
+            // The request lies in one block, or in two, and has no whole one.
+            let middle = request.offset.next_multiple_of(BLOCK_BYTES);
+            let middle = middle.clamp(request.offset, request.end());
+            [request.offset..middle, middle..request.end()]
         } else {
             [request.offset..start, end..request.end()]
         };
+        let mut must_flush = false;
         for range in ends.into_iter().filter(|range| !range.is_empty()) {
-            let zeroes = self.rt.pool().zeroed((range.end - range.start) as usize);
-            let write = Request::write(range.start, zeroes, request.flags);
-            self.write_partly(write.from_origin(request.origin)).await?;
+            let block = range.start - range.start % BLOCK_BYTES;
+            let mut content = self.block_at(block, request.origin).await?.to_vec();
+            let part = &mut content[(range.start - block) as usize..(range.end - block) as usize];
+            if part.iter().all(|&byte| byte == 0) {
+                must_flush |= request.flags.fua;
+                continue;
+            }
+            part.fill(0);
+            let content = self.rt.pool().copy_of(&content);
+            let write = Request::write(block, content, request.flags);
+            self.below.submit(write.from_origin(request.origin)).await?;
+        }
+        if must_flush {
+            let flush = Request::flush().from_origin(request.origin);
+            self.below.submit(flush).await?;
         }
         Ok(())
     }
