@@ -31,6 +31,9 @@ pub struct Geometry {
     /// True when the device has moving heads, so that sequential access is faster than random
     /// access.
     pub rotational: bool,
+    /// Whether a write may fail because the device has no room for its content, although its range
+    /// lies inside the device.
+    pub limited_room: bool,
     /// Start of content that existed before the device became a side of a mirror; `None` if there
     /// is no such content, so that a side can place its areas anywhere. The content ends before the
     /// last block. The areas of the side must fit before this offset, except for the copy of the
@@ -58,6 +61,7 @@ impl Geometry {
             discard_zeroes: true,
             wants_discards: true,
             rotational: false,
+            limited_room: false,
             content_offset_bytes: None,
             tail_bytes: 0,
         }
@@ -108,6 +112,7 @@ impl Geometry {
                 discard_zeroes: a.discard_zeroes && b.discard_zeroes,
                 wants_discards: a.wants_discards && b.wants_discards,
                 rotational: a.rotational || b.rotational,
+                limited_room: a.limited_room || b.limited_room,
                 content_offset_bytes: None,
                 tail_bytes: 0,
             })

@@ -33,6 +33,7 @@ mod rate;
 mod rebuild;
 mod remembered;
 mod rescue;
+mod room;
 mod shard;
 mod silence;
 mod stats;

@@ -13,7 +13,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
 use bimetal_block::IoError;
-use bimetal_block::layers::mirror::{AbsentReason, MirrorStatus, SideStatus};
+use bimetal_block::layers::mirror::{AbsentReason, MirrorStatus, Room, SideStatus};
+use bimetal_block::units::show_size;
 use bimetal_rt::{Notice, Rt};
 
 use crate::shown::Shown;
@@ -23,6 +24,11 @@ use bimetal_console::stderr::say;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Number of consecutive polls that must find a log full before this is reported.
 const FULL_LOOKS: u32 = 20;
+/// Percentages of the room of a volume from which on its content is reported, each with the kind of
+/// the event.
+const ROOM_LEVELS: [(u64, &str); 2] = [(80, "room-low"), (95, "room-nearly-full")];
+/// Number of percentage points below a level at which the level is reported again.
+const ROOM_HYSTERESIS: u64 = 5;
 /// Maximum number of events in the queue.
 const WAITING_MAX: usize = 64;
 /// Time after which a running alert command is killed.
@@ -81,6 +87,9 @@ struct SideBefore {
 struct Before {
     state: Option<&'static str>,
     lost: u64,
+    /// Number of levels of [`ROOM_LEVELS`] that the content of the volume has reached.
+    room_levels: usize,
+    refused_writes: u64,
     sides: BTreeMap<String, SideBefore>,
 }
 
@@ -113,6 +122,11 @@ fn changes(volume: &str, before: &mut Before, now: &MirrorStatus) -> Vec<Event> 
         tell("corruption-unrepairable", "", message);
     }
     before.lost = lost;
+    if let Some(room) = &now.room {
+        for (kind, message) in changes_of_room(before, room) {
+            tell(kind, "", message);
+        }
+    }
     // A side that appears after the first poll was added to the volume, and needs a full resync.
     // Its previous health is therefore taken to be `resyncing`.
     let later = (!before.sides.is_empty()).then_some("resyncing");
@@ -128,6 +142,37 @@ fn changes(volume: &str, before: &mut Before, now: &MirrorStatus) -> Vec<Event> 
     }
     let is_there = |name: &String| now.sides.iter().any(|side| side.name == *name);
     before.sides.retain(|name, _| is_there(name));
+    events
+}
+
+/// Returns the events of the room of a volume that is larger than what its sides have room for.
+fn changes_of_room(before: &mut Before, now: &Room) -> Vec<(&'static str, String)> {
+    let mut events = Vec::new();
+    let percent = now.content_bytes * 100 / now.room_bytes.max(1);
+    let is_left = |(level, _): &(u64, &str)| percent + ROOM_HYSTERESIS < *level;
+    while before.room_levels > 0 && is_left(&ROOM_LEVELS[before.room_levels - 1]) {
+        before.room_levels -= 1;
+    }
+    let reached = ROOM_LEVELS.iter().filter(|(level, _)| percent >= *level);
+    let reached = reached.count();
+    if reached > before.room_levels {
+        before.room_levels = reached;
+        let left = show_size(now.room_bytes.saturating_sub(now.content_bytes));
+        let message = format!(
+            "{percent} % of the room for content is used, {left} are left; then writes fail with \
+            ENOSPC: delete files and discard what they held (fstrim)"
+        );
+        events.push((ROOM_LEVELS[reached - 1].1, message));
+    }
+    if now.refused_writes > before.refused_writes {
+        let refused = now.refused_writes - before.refused_writes;
+        let message = format!(
+            "no room is left for content: {refused} writes were refused (ENOSPC); what is stored \
+            stays readable, and discards make room"
+        );
+        events.push(("room-full", message));
+    }
+    before.refused_writes = now.refused_writes;
     events
 }
 
@@ -367,6 +412,54 @@ mod tests {
             message: message.to_owned(),
             known_from_start: false,
         }
+    }
+
+    /// Each level is reported once, again only after the content has fallen well below it, and each
+    /// refusal is reported.
+    #[test]
+    fn the_levels_of_the_room_are_reported_once_and_again_after_they_were_left() {
+        let mut before = Before::default();
+        let mut kinds = |content_bytes, refused_writes| -> Vec<&str> {
+            let now = Room {
+                content_bytes,
+                room_bytes: 1000,
+                refused_writes,
+            };
+            let events = changes_of_room(&mut before, &now);
+            events.into_iter().map(|(kind, _)| kind).collect()
+        };
+        let seen: Vec<Vec<&str>> = [
+            (799, 0),
+            (800, 0),
+            (890, 0),
+            (760, 0),
+            (810, 0),
+            (749, 0),
+            (950, 0),
+            (1000, 3),
+            (1000, 3),
+            (1000, 4),
+            (940, 4),
+            (960, 4),
+        ]
+        .map(|(content, refused)| kinds(content, refused))
+        .into();
+        let none: Vec<&str> = Vec::new();
+        let expected = [
+            none.clone(),
+            vec!["room-low"],
+            none.clone(),
+            none.clone(),
+            none.clone(),
+            none.clone(),
+            vec!["room-nearly-full"],
+            vec!["room-full"],
+            none.clone(),
+            vec!["room-full"],
+            none.clone(),
+            none,
+        ];
+        assert_eq!(seen, expected);
     }
 
     #[test]

@@ -9,9 +9,9 @@ use anyhow::{Result, anyhow, bail};
 use bimetal_block::graph::{
     CreatedFile, FormatOptions, FormattedMirror, Node, create_files, format,
 };
-use bimetal_block::layers::mirror::exposure_bytes_max_of_log;
 use bimetal_block::layers::mirror::formatting::Formatted;
 use bimetal_block::layers::mirror::superblock::show_uuid;
+use bimetal_block::layers::mirror::{MirrorConfig, exposure_bytes_max_of_log};
 use bimetal_block::units::{Size, parse_size, show_size};
 use bimetal_rt::{Rt, UringOptions};
 
@@ -101,6 +101,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         if let Some(line) = cost_of_logs(volume).filter(|_| args.adopt.is_none()) {
             writeln!(out, "  {line}")?;
         }
+        if let Node::Mirror(of_mirror) = &config.graph.nodes()[&mirror.name] {
+            for line in cost_of_room(of_mirror, volume) {
+                writeln!(out, "  {line}")?;
+            }
+        }
         let by_logs_bytes = exposure_bytes_max_of_log(volume.log_bytes);
         if let Node::Mirror(of_mirror) = &config.graph.nodes()[&mirror.name]
             && let Some(line) = exposure::reduced(of_mirror, by_logs_bytes)
@@ -122,6 +127,29 @@ fn cost_of_logs(volume: &Formatted) -> Option<String> {
             show_size(with_homes_bytes)
         )
     })
+}
+
+/// Says what the share that stays free on logged sides costs and gives, and how much of the volume
+/// may have content if that is limited. Returns no line for sides with homes.
+fn cost_of_room(config: &MirrorConfig, volume: &Formatted) -> Vec<String> {
+    let is_logged = |(_, _, data_offset): &(_, _, Option<u64>)| data_offset.is_none();
+    if !volume.sides.iter().any(is_logged) {
+        return Vec::new();
+    }
+    let mut lines = vec![format!(
+        "{:.0} % of each logged side stay free (`reserve`): once all of the room is used, a load \
+        that writes all over it makes a side write {:.1} bytes for each byte",
+        config.reserve.share() * 100.0,
+        volume.amplification
+    )];
+    lines.extend(volume.room_bytes.map(|room_bytes| {
+        format!(
+            "the volume is larger than its sides: {} of it may have content at a time; then writes \
+            of other blocks fail (ENOSPC) until something is discarded",
+            show_size(room_bytes)
+        )
+    }));
+    lines
 }
 
 /// Removes the files that this call has created, after it has failed with `error`: a refused

@@ -27,7 +27,7 @@ fn seeds_for(plant: Plant) -> u64 {
             Bug::CommitsUnflushed => 500,
             Bug::MovesOverNewer => 430,
             Bug::OrdersOverNewer => 660,
-            Bug::BelievesOldSummary => 80,
+            Bug::BelievesOldSummary | Bug::KeepsRoom => 80,
             _ => 40,
         },
         _ => 40,

@@ -28,7 +28,7 @@ pub struct FormatOptions {
 }
 
 /// A mirror that has been formatted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct FormattedMirror {
     /// The name of the mirror in the configuration.
     pub name: String,
@@ -118,6 +118,9 @@ pub async fn format(
                     layouts: config.layout.clone(),
                     log_bytes: options.log_bytes.or(config.log.map(|size| size.0)),
                     grow_to_bytes: options.grow_to_bytes.or(config.grow_to.map(|size| size.0)),
+                    volume_bytes: config.size.map(|size| size.0),
+                    reserve: config.reserve,
+                    room_bytes_max: None,
                     no_checksums: !config.checksums,
                     ephemeral: config.ephemeral.clone(),
                     adopt: options.adopt.clone(),

@@ -59,6 +59,8 @@ impl Volume {
     pub async fn try_format(&self, name: &str) -> Result<(), String> {
         let formatting = Formatting {
             layouts: self.config.layout.clone(),
+            volume_bytes: self.config.size.map(|size| size.0),
+            reserve: self.config.reserve,
             ..Formatting::with_homes()
         };
         let made = formatting::format(&self.rt, name, &self.sides, &formatting).await;

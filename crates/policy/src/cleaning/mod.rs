@@ -29,3 +29,19 @@ pub mod victims;
 
 #[cfg(test)]
 mod tests;
+
+/// Returns the number of blocks that a side writes for each block of a load that overwrites all of
+/// its content uniformly, if it cleans its oldest segment, by the formula for such a log:
+/// `u = (f - 1) / ln f`, and each block is written `1 / (1 - f)` times. `live_share` is `u`, the
+/// share of the segments that has content; shares outside of 0 to 1 count as the next one inside.
+pub fn uniform_amplification(live_share: f64) -> f64 {
+    let (mut low, mut high) = (1e-9, 1.0 - 1e-9);
+    for _ in 0..100 {
+        let f: f64 = (low + high) / 2.0;
+        match (f - 1.0) / f.ln() < live_share {
+            true => low = f,
+            false => high = f,
+        }
+    }
+    1.0 / (1.0 - low)
+}

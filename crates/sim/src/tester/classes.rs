@@ -76,11 +76,13 @@ pub enum Class {
     SmallMap,
     /// A side is converted to the other layout in place, and the power is cut during that.
     ConvertedSides,
+    /// Only a part of the volume may have content at a time; all sides are logged.
+    LimitedRoom,
 }
 
 impl Class {
     /// All classes.
-    pub const ALL: [Class; 29] = [
+    pub const ALL: [Class; 30] = [
         Class::Torn,
         Class::LongHangs,
         Class::Flapping,
@@ -110,6 +112,7 @@ impl Class {
         Class::CrashInCommit,
         Class::SmallMap,
         Class::ConvertedSides,
+        Class::LimitedRoom,
     ];
 
     /// Returns the name of the class on a command line.
@@ -144,6 +147,7 @@ impl Class {
             Class::CrashInCommit => "crash-in-commit",
             Class::SmallMap => "small-map",
             Class::ConvertedSides => "converted-sides",
+            Class::LimitedRoom => "limited-room",
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Additions that the enabled classes make to a scenario. Each class draws from its own random
 //! stream and applies to a third of the seeds, so a new class leaves the other seeds unchanged.
 
+use bimetal_block::BLOCK_BYTES;
 use bimetal_rt::Rng;
 
 use super::ambush::{Ambush, Moment};
@@ -191,6 +192,7 @@ fn add_class(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
         Class::CrashInCommit => crash_in_commits(scenario, rng),
         Class::SmallMap => keep_few_pages(scenario, rng),
         Class::ConvertedSides => convert_a_side(scenario, rng),
+        Class::LimitedRoom => limit_room(scenario, rng),
         Class::ChangeOfSides => change_sides(scenario, rng),
         Class::CrashInScrub | Class::CrashInResync | Class::CrashAtEpoch => {
             add_ambushes(scenario, class, rng);
@@ -432,6 +434,22 @@ fn convert_a_side(scenario: &mut Scenario, rng: &mut Rng) {
     let change = Change::Convert(any_side(scenario, rng));
     let boundaries = rng.chance(0.9).then(|| spread(rng, 1, 1000));
     scenario.changes_sides = Some(ChangeOfSides { change, boundaries });
+}
+
+/// Lets only a part of the loaded part of the volume have content at a time. Only logged sides
+/// record that, so no side is converted.
+fn limit_room(scenario: &mut Scenario, rng: &mut Rng) {
+    if !scenario.superblocks {
+        return;
+    }
+    // The last one is for a side that is added.
+    scenario.logged = vec![true; scenario.sides.len() + 1];
+    scenario.cleans_always |= rng.chance(0.5);
+    let converts = |change: &ChangeOfSides| matches!(change.change, Change::Convert(_));
+    scenario.changes_sides = scenario.changes_sides.filter(|change| !converts(change));
+    let blocks = scenario.span_bytes / BLOCK_BYTES;
+    scenario.room_blocks = Some(1 + rng.below(blocks));
+    scenario.load.weights[4] += 5;
 }
 
 /// Adds ambushes during the operation that the class names (a scrub, a resync or a change of a

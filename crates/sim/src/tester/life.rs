@@ -741,7 +741,7 @@ async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
         let status = program.mirror.status();
         if drained(&status) {
             world.reach("drained");
-            return;
+            return super::room::check(world, program).await;
         }
         if world.rt.now() > deadline {
             world

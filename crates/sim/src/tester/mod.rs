@@ -37,6 +37,7 @@ pub mod platter;
 pub mod probes;
 pub mod report;
 pub mod rest;
+mod room;
 pub mod scenario;
 pub mod stack;
 pub mod switch;

@@ -233,6 +233,8 @@ pub struct Scenario {
     /// Number of pages of the map, and as many of the checksums, that logged sides keep in memory;
     /// `None` for all.
     pub map_pages: Option<u64>,
+    /// Number of blocks of the volume that may have content at a time; `None` for all.
+    pub room_blocks: Option<u64>,
     /// The sides.
     pub sides: Vec<SideScenario>,
     /// Side without faults. If there is one, the volume must answer every request correctly.
@@ -427,6 +429,7 @@ impl Scenario {
     pub fn formatting(&self) -> Formatting {
         Formatting {
             layouts: self.layouts(),
+            room_bytes_max: self.room_blocks.map(|blocks| blocks * BLOCK_BYTES),
             ..Formatting::default()
         }
     }
@@ -515,6 +518,7 @@ impl Scenario {
             fills_newest_first: false,
             order_after_ns: None,
             map_pages: None,
+            room_blocks: None,
         }
     }
 

@@ -276,6 +276,11 @@ impl World {
         if self.may_refuse(error) {
             return;
         }
+        if error == IoError::NoSpace && op == Op::Write && self.scenario.room_blocks.is_some() {
+            // `room::check` decides whether too little is admitted.
+            self.reach("refused for lack of room");
+            return;
+        }
         if could_fail || self.copies_may_fail(units) {
             self.reach("error because of corrupt copies");
             return;

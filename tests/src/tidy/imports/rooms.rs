@@ -72,10 +72,11 @@ const ROOMS: &[Rooms] = &[
                 "share",
                 "scrub_progress",
                 "pace",
+                "capacity",
                 "lifecycle",
             ],
             &["store"],
-            &["superblock", "digest", "planted"],
+            &["superblock", "digest", "written_blocks", "planted"],
         ],
     },
 ];

@@ -255,8 +255,16 @@ impl Cache {
     /// Creates a cache over `below`.
     ///
     /// # Errors
-    /// When the memory cannot be allocated, or the device below has blocks of more than 4 KiB.
+    /// When the memory cannot be allocated, when the device below has blocks of more than 4 KiB, or
+    /// when writes are held back from a device whose room is limited.
     pub fn new(rt: &Rt, below: Rc<dyn Device>, config: &CacheConfig) -> Result<Cache, OpenError> {
+        if below.geometry().limited_room && config.mode == Mode::WriteBack {
+            // What was acknowledged in memory could find no room later.
+            return Err(OpenError::new(
+                "the volume below is larger than what its sides have room for, so a write can fail \
+                for lack of room: it needs mode = \"write-through\"",
+            ));
+        }
         let geometry = Geometry {
             block_bytes: BLOCK_BYTES as u32,
             content_offset_bytes: None,

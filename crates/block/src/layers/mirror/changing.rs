@@ -105,7 +105,7 @@ impl Shared {
             not_durable: !durable,
         };
         let own = self.own_side_on(volume, &candidate).await;
-        new.check(&candidate, volume.volume_bytes(), force || own.is_some())
+        new.check(&candidate, &volume.room(), force || own.is_some())
             .await
             .map_err(|error| error.message)?;
         // If the device holds a listed side of this volume, this side is formatted again at the

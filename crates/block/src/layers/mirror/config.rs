@@ -8,7 +8,8 @@ use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 
 use super::share::RebuildRates;
-use super::superblock::{Asked, SideKind};
+use super::superblock::{Asked, Reserve, SideKind};
+use crate::BLOCK_BYTES;
 use crate::units::{Rate, Size, Time};
 
 /// Default of `exposure.silence` on a volume whose sides are all logged.
@@ -131,6 +132,12 @@ pub struct MirrorConfig {
     /// formatted.
     #[serde(default)]
     pub layout: Layouts,
+    /// Size of the volume; fixed when the sides are formatted. Without it, the volume has the size
+    /// for which all sides have room.
+    pub size: Option<Size>,
+    /// Share of logged sides that stays free for cleaning; fixed when the sides are formatted.
+    #[serde(default)]
+    pub reserve: Reserve,
     /// Whether logged sides clean segments whenever one of them has a dead block, instead of when
     /// space is short. For tests, which would otherwise have to fill the sides.
     #[serde(skip)]
@@ -394,6 +401,8 @@ impl MirrorConfig {
             ephemeral: Vec::new(),
             log: None,
             layout: Layouts::default(),
+            size: None,
+            reserve: Reserve::default(),
             cleans_always: false,
             fills_newest_first: false,
             grow_to: None,
@@ -472,6 +481,11 @@ impl MirrorConfig {
         }
         let rebuild = self.rebuild.rates().check();
         rebuild.map_err(|why| format!("`rebuild`: {why}"))?;
+        if let Some(Size(bytes)) = self.size
+            && (bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES))
+        {
+            return Err("`size` must be a multiple of 4 KiB above 0".to_owned());
+        }
         if self.scrub_rate == Some(Size(0)) {
             return Err("`scrub_rate` must be more than 0".to_owned());
         }
@@ -488,6 +502,8 @@ impl MirrorConfig {
             kind: self.layout.of(side).unwrap_or(otherwise),
             log_bytes: self.log.map(|size| size.0),
             grow_to_bytes: self.grow_to.map(|size| size.0),
+            volume_bytes: None,
+            reserve: self.reserve,
         }
     }
 

@@ -111,7 +111,7 @@ impl Shared {
                 .map_or(to, |found| found.layout.kind()),
             to,
             device_bytes: side.device.geometry().size_bytes,
-            room_bytes: layout.data.1,
+            room_bytes: layout.room_bytes(),
             volume_bytes: self.size_bytes(),
             log_bytes: layout.log.1,
             copied_bytes_max,
@@ -229,7 +229,7 @@ impl Shared {
             device: Rc::clone(&side.device),
         };
         let new = self.new_side(side, to);
-        let layout = new.check(&candidate, volume.volume_bytes(), true).await;
+        let layout = new.check(&candidate, &volume.room(), true).await;
         layout.map_err(|error| error.message)
     }
 

@@ -21,6 +21,7 @@
 
 mod admission;
 mod block_set;
+mod capacity;
 mod changing;
 mod config;
 mod converting;
@@ -66,6 +67,7 @@ mod undecided;
 mod volume;
 mod work;
 mod write;
+mod written_blocks;
 
 use std::rc::Rc;
 
@@ -75,6 +77,8 @@ use crate::device::{Device, IoFuture, LocalFuture, StatisticVisitor};
 use crate::error::{IoError, OpenError};
 use crate::geometry::Geometry;
 use crate::request::{Op, Request};
+use capacity::Capacity;
+pub use capacity::Room;
 pub use config::{
     Acknowledge, DrainName, ExposureConfig, Layouts, MirrorConfig, OnDegraded, OrderAfter,
     PolicyName, RebuildConfig, Silence,
@@ -159,6 +163,7 @@ impl Mirror {
             geometry: stacked(&geometries, size_bytes),
             superblocks: None,
             next_number: 0,
+            capacity: Capacity::default(),
             state: VolumeState::Open,
         };
         Mirror::of(rt, config, parts)
@@ -193,6 +198,7 @@ impl Mirror {
         let geometries: Vec<Geometry> = there.map(|device_path| *device_path.geometry()).collect();
         let mut geometry = stacked(&geometries, opened.volume_bytes);
         geometry.writable &= !opened.read_only;
+        geometry.limited_room = opened.capacity.room().is_some();
         let sides = opened.sides.into_iter().enumerate().map(|(index, found)| {
             let device = found
                 .device_path
@@ -222,6 +228,7 @@ impl Mirror {
             geometry,
             superblocks: Some(opened.volume),
             next_number: opened.next_number,
+            capacity: opened.capacity,
             state: if opened.read_only {
                 VolumeState::Frozen
             } else {
@@ -240,6 +247,12 @@ impl Mirror {
             Some(store) => store.place_of(offset - offset % crate::BLOCK_BYTES),
             None => Some(side.data_offset + offset - offset % crate::BLOCK_BYTES),
         }
+    }
+
+    /// Returns whether the block at `offset` counts as content, on a volume whose room is limited.
+    /// For tests, which compare this with what the volume reports as data.
+    pub fn counts_as_content(&self, offset: u64) -> bool {
+        self.shared.capacity.counts(offset)
     }
 
     /// Returns the current state of the volume and its sides.

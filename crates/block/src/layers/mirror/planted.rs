@@ -54,11 +54,17 @@ pub enum Bug {
     ListsFilledAsFree,
     /// A segment is discarded before the commit that frees it is durable.
     DiscardsEarly,
+    /// A write is admitted without room for its content.
+    AdmitsWithoutRoom,
+    /// A discard does not make room for other content.
+    KeepsRoom,
+    /// An opening does not count what the log has of the content of the volume.
+    CountsMapOnly,
 }
 
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 21] = [
+    pub const ALL: [Bug; 24] = [
         Bug::FreesEarly,
         Bug::FreesPinned,
         Bug::MovesOverNewer,
@@ -80,11 +86,22 @@ impl Bug {
         Bug::FreesUncounted,
         Bug::ListsFilledAsFree,
         Bug::DiscardsEarly,
+        Bug::AdmitsWithoutRoom,
+        Bug::KeepsRoom,
+        Bug::CountsMapOnly,
     ];
 
     /// Returns true when only a side whose map is not all in memory has the bug.
     pub fn is_of_small_map(self) -> bool {
         matches!(self, Bug::ReadsPageAlone | Bug::BelievesOldSummary)
+    }
+
+    /// Returns true when only a volume whose room is limited has the bug.
+    pub fn is_of_limited_room(self) -> bool {
+        matches!(
+            self,
+            Bug::AdmitsWithoutRoom | Bug::KeepsRoom | Bug::CountsMapOnly
+        )
     }
 
     /// Returns the name of the bug on a command line.
@@ -111,6 +128,9 @@ impl Bug {
             Bug::FreesUncounted => "frees-uncounted",
             Bug::ListsFilledAsFree => "lists-filled-as-free",
             Bug::DiscardsEarly => "discards-early",
+            Bug::AdmitsWithoutRoom => "admits-without-room",
+            Bug::KeepsRoom => "keeps-room",
+            Bug::CountsMapOnly => "counts-map-only",
         }
     }
 }

@@ -14,6 +14,7 @@ use bimetal_rt::sync::{Event, TaskGroup};
 use bimetal_rt::{Buf, Rt};
 
 use super::admission::Admission;
+use super::capacity::Capacity;
 use super::config::{Acknowledge, MirrorConfig, OnDegraded};
 use super::exposure::Exposure;
 use super::flushes::Flushes;
@@ -61,6 +62,7 @@ pub(super) struct Parts {
     pub(super) superblocks: Option<Volume>,
     /// Sequence number of the first change.
     pub(super) next_number: u64,
+    pub(super) capacity: Capacity,
     pub(super) state: VolumeState,
 }
 
@@ -78,6 +80,7 @@ pub(super) struct Shared {
     pub(super) sides: Sides,
     pub(super) geometry: GrowingGeometry,
     pub(super) admission: Admission,
+    pub(super) capacity: Capacity,
     pub(super) exposure: Exposure,
     pub(super) flushes: Flushes,
     pub(super) membership: Membership,
@@ -112,6 +115,7 @@ impl Shared {
             sides: Sides::new(parts.sides),
             geometry: GrowingGeometry::new(parts.geometry),
             admission: Admission::new(parts.next_number, config.serial),
+            capacity: parts.capacity,
             exposure: Exposure::none(rt.now()),
             flushes: Flushes::default(),
             membership: Membership::of(parts.superblocks),

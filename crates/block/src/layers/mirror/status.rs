@@ -3,6 +3,7 @@
 use bimetal_policy::hetero::Mode;
 use serde::{Serialize, Serializer};
 
+use super::capacity::Room;
 use super::lifecycle::AbsentReason;
 use super::operations::OperationStatus;
 use super::scrub_progress::ScrubStatus;
@@ -38,6 +39,9 @@ pub struct MirrorStatus {
     pub backpressured_writes: u64,
     /// Number of reads that failed because the content is corrupt and no side has a good copy.
     pub lost_reads: u64,
+    /// Use of the room for content; `None` unless the volume is larger than what its sides have
+    /// room for.
+    pub room: Option<Room>,
     /// The running scrub, or the result of the last scrub; `None` before the first scrub.
     pub scrub: Option<ScrubStatus>,
     /// Unfinished operations, which the volume resumes after any stop or crash.
@@ -134,6 +138,7 @@ impl Shared {
             hedged_reads: self.counts.hedged_reads.get(),
             backpressured_writes: self.counts.backpressured_writes.get(),
             lost_reads: self.counts.lost_reads.get(),
+            room: self.capacity.room(),
             scrub: self
                 .repair
                 .scrub
@@ -305,6 +310,13 @@ impl MirrorStatus {
             Statistic::Counter(self.backpressured_writes),
         );
         out.statistic("", "lost_reads", Statistic::Counter(self.lost_reads));
+        if let Some(room) = self.room {
+            let (content, all) = (room.content_bytes as f64, room.room_bytes as f64);
+            out.statistic("", "content_bytes", Statistic::Gauge(content));
+            out.statistic("", "room_bytes", Statistic::Gauge(all));
+            let refused = Statistic::Counter(room.refused_writes);
+            out.statistic("", "refused_writes", refused);
+        }
         if let Some(scrub) = &self.scrub {
             scrub.statistics(out);
         }

@@ -14,7 +14,7 @@ use bimetal_rt::{Rng, Rt};
 use super::family::{Behind, is_past, remember};
 use super::superblock::{
     Candidate, Epoch, History, Listed, Remembered, SIDES_MAX, SideKind, SideState, Superblock,
-    Table, Uuid, place_in, short_uuid,
+    Table, Uuid, VolumeRoom, place_in, short_uuid,
 };
 use crate::error::{IoError, OpenError};
 
@@ -175,6 +175,14 @@ impl Volume {
     /// yet.
     pub(super) fn volume_bytes(&self) -> u64 {
         self.volume_bytes.get()
+    }
+
+    /// Returns for what a side that the volume gets must have room.
+    pub(super) fn room(&self) -> VolumeRoom {
+        VolumeRoom {
+            volume_bytes: self.volume_bytes(),
+            ..VolumeRoom::of(&self.any_superblock())
+        }
     }
 
     /// Sets the size of the volume. The sides get the size with their next superblock write, which

@@ -50,6 +50,7 @@ const ERRORS_IN_A_ROW_MAX: u32 = 5;
 struct Admitted {
     shared: Rc<Shared>,
     ticket: Rc<Ticket>,
+    op: Op,
     fua: bool,
     /// `None` once the change is acknowledged.
     held: Option<Held>,
@@ -69,10 +70,11 @@ impl Drop for Admitted {
         let Some(held) = self.held.take() else {
             return;
         };
-        let (shared, ticket, fua) = (Rc::clone(&self.shared), Rc::clone(&self.ticket), self.fua);
+        let (shared, ticket) = (Rc::clone(&self.shared), Rc::clone(&self.ticket));
+        let (op, fua) = (self.op, self.fua);
         self.shared.tasks.spawn(async move {
             // No client waits for the result any more; an error shows in the health of the sides.
-            let _ = shared.wait_until_acknowledged(&ticket, fua).await;
+            let _ = shared.wait_until_acknowledged(&ticket, op, fua).await;
             drop(held);
         });
     }
@@ -125,11 +127,14 @@ impl Shared {
         // ranges.
         let room = self.admission.take_room(data_bytes, bytes_max).await;
         self.check_writable()?;
-        let fua = request.flags.fua;
+        let (op, fua, range) = (request.op, request.flags.fua, request.offset..request.end());
+        self.capacity.check(op, &range)?;
         let ticket = self.admit(request)?;
+        self.capacity.admitted(op, &range);
         let mut admitted = Admitted {
             shared: Rc::clone(self),
             ticket: Rc::clone(&ticket),
+            op,
             fua,
             held: Some(Held {
                 _range: guard,
@@ -137,7 +142,7 @@ impl Shared {
                 _turn: turn,
             }),
         };
-        let result = self.wait_until_acknowledged(&ticket, fua).await;
+        let result = self.wait_until_acknowledged(&ticket, op, fua).await;
         admitted.held = None;
         result.map(|()| Reply::Done)
     }
@@ -243,6 +248,7 @@ impl Shared {
     async fn wait_until_acknowledged(
         self: &Rc<Self>,
         ticket: &Rc<Ticket>,
+        op: Op,
         fua: bool,
     ) -> Result<(), IoError> {
         ticket
@@ -256,6 +262,7 @@ impl Shared {
             return Err(ticket.error());
         }
         self.admission.undecided.stored(ticket);
+        self.capacity.stored(op, &ticket.range);
         let mut durable = Ok(());
         if fua && self.is_logged() {
             durable = self.flush_up_to(ticket.seq + 1).await;

@@ -11,6 +11,7 @@ mod side;
 mod steps;
 
 use super::admission::{Admission, Bounds, Level};
+use super::uniform_amplification;
 use super::victims::{VICTIMS_AHEAD, Yield};
 use loads::{Draws, Load};
 use side::{RESERVE, Side};
@@ -52,24 +53,14 @@ impl Run {
     }
 }
 
-/// Returns the write amplification of uniform overwriting with FIFO cleaning, by the formula, at
-/// the live share `u`.
-fn formula(u: f64) -> f64 {
-    let (mut low, mut high) = (1e-9, 1.0 - 1e-9);
-    for _ in 0..100 {
-        let f: f64 = (low + high) / 2.0;
-        match (f - 1.0) / f.ln() < u {
-            true => low = f,
-            false => high = f,
-        }
-    }
-    1.0 / (1.0 - low)
-}
-
 #[test]
 fn the_formula_gives_the_published_values() {
     for (u, published) in [(0.5, 1.26), (0.7, 1.88), (0.8, 2.69), (0.9, 5.18)] {
-        assert!((formula(u) - published).abs() < 0.006, "{}", formula(u));
+        assert!(
+            (uniform_amplification(u) - published).abs() < 0.006,
+            "{}",
+            uniform_amplification(u)
+        );
     }
 }
 
@@ -93,7 +84,7 @@ fn uniform_overwriting_costs_what_the_formula_says() {
     for full_percent in [50, 80] {
         let measured = small(Load::Uniform, full_percent, 5).write_amplification(1);
         let in_use = 1.0 - RESERVE as f64 / 1024.0;
-        let expected = formula(f64::from(full_percent) / 100.0 / in_use);
+        let expected = uniform_amplification(f64::from(full_percent) / 100.0 / in_use);
         let ratio = measured / expected;
         assert!((ratio - 1.0).abs() < 0.03, "{measured}, not {expected}");
     }
@@ -223,7 +214,7 @@ fn admission_is_even_on_a_side_with_real_victims() {
         assert!(least >= mean / 2, "{load}: {least} of {mean}");
         if load == Load::Uniform {
             let in_use = 1.0 - PACED_TARGET as f64 / 1024.0;
-            let ratio = measured.amplification / formula(0.8 / in_use);
+            let ratio = measured.amplification / uniform_amplification(0.8 / in_use);
             assert!((ratio - 1.0).abs() < 0.03, "{ratio}");
         }
     }
@@ -249,7 +240,10 @@ fn tables() {
         for full_percent in [50, 70, 80, 90] {
             let measured = published(load, full_percent).write_amplification(1);
             let formula = match load {
-                Load::Uniform => format!("{:.2}", formula(f64::from(full_percent) / 100.0)),
+                Load::Uniform => format!(
+                    "{:.2}",
+                    uniform_amplification(f64::from(full_percent) / 100.0)
+                ),
                 _ => "-".to_owned(),
             };
             println!(

@@ -139,7 +139,8 @@ impl Plant {
                     Class::CutOpening,
                 ];
                 let small = bug.is_of_small_map().then_some(Class::SmallMap);
-                of_all.into_iter().chain(small).collect()
+                let limited = bug.is_of_limited_room().then_some(Class::LimitedRoom);
+                of_all.into_iter().chain(small).chain(limited).collect()
             }
             // With `AcknowledgeAll`, no healthy side lags behind, so the volume rarely needs the
             // data that a bug has lost, and the tester rarely finds the bug. `DeepQueue` only makes

@@ -35,7 +35,7 @@ pub(super) async fn adopt(
     for (side, layout) in sides.iter().zip(layouts) {
         check_room(side, layout, volume_bytes, formatting)?;
     }
-    let mut superblocks = first_superblocks(rt, name, layouts)?;
+    let mut superblocks = first_superblocks(rt, name, layouts, formatting)?;
     let own = &mut superblocks[kept];
     own.flags = formatting.flags(&sides[kept].name);
     // The existing content is treated as the first change.
@@ -64,7 +64,7 @@ pub(super) async fn adopt(
     }
     let written = side.write(&own, &Cell::new(Some(0)), rt).await;
     written.map_err(failed("writing the superblock"))?;
-    Ok(described(sides, &superblocks, formatting))
+    Ok(described(sides, layouts, &superblocks, formatting))
 }
 
 /// Returns the index of the side to adopt; `None` when no side is to be adopted.
@@ -86,6 +86,9 @@ pub(super) fn kept_side(
             "is not a device of type \"adopted\": a side also has metadata, and the disk itself \
             has no room for it",
         ));
+    }
+    if formatting.volume_bytes.is_some() {
+        return Err(side.error("gives the volume its size: leave out `size`"));
     }
     if formatting.flags(adopted).not_durable {
         return Err(side.error("is ephemeral, and would at first be the only copy of the volume"));

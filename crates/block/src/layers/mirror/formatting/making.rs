@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use bimetal_policy::cleaning::uniform_amplification;
 use bimetal_rt::Rt;
 
 use crate::device::Device;
@@ -11,8 +12,9 @@ use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::family::Behind;
 use crate::layers::mirror::store;
 use crate::layers::mirror::superblock::{
-    Asked, Candidate, Epoch, FIRST_CHANGE, History, Listed, Remembered, SIDES_MAX, SideFlags,
-    SideKind, SideLayout, SideState, Superblock, Uuid, device_bytes_for, show_uuid,
+    Asked, Candidate, Epoch, FIRST_CHANGE, History, Listed, Remembered, Reserve, SIDES_MAX,
+    SideFlags, SideKind, SideLayout, SideState, Superblock, Uuid, VolumeRoom, device_bytes_for,
+    show_uuid,
 };
 use crate::request::{BLOCK_BYTES, Flags, Op, Request};
 use crate::units::show_size;
@@ -35,6 +37,13 @@ pub struct Formatting {
     pub log_bytes: Option<u64>,
     /// Size in bytes up to which the devices can grow later.
     pub grow_to_bytes: Option<u64>,
+    /// Size of the volume in bytes; `None` for as much as all sides have room for.
+    pub volume_bytes: Option<u64>,
+    /// Share of logged sides that stays free for cleaning.
+    pub reserve: Reserve,
+    /// Number of bytes of the volume that may have content, if that is less than what the sides
+    /// have room for. For tests only, which would otherwise have to fill the sides.
+    pub room_bytes_max: Option<u64>,
     /// Whether to keep no checksums of the blocks.
     pub no_checksums: bool,
     /// Names of the sides that are not on durable storage: their content is lost when their machine
@@ -66,6 +75,8 @@ impl Formatting {
             kind: self.layouts.of(&side.name).unwrap_or(otherwise),
             log_bytes: self.log_bytes,
             grow_to_bytes: self.grow_to_bytes,
+            volume_bytes: self.volume_bytes,
+            reserve: self.reserve,
         }
     }
 
@@ -78,7 +89,7 @@ impl Formatting {
 }
 
 /// Result of formatting.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Formatted {
     /// UUID of the volume.
     pub volume: Uuid,
@@ -86,9 +97,14 @@ pub struct Formatted {
     pub volume_bytes: u64,
     /// Name, UUID and data offset of each side; no offset for a logged side.
     pub sides: Vec<(String, Uuid, Option<u64>)>,
-    /// For each side, the size in bytes of its device, and of the largest volume for which the side
-    /// has room.
+    /// For each side, the size in bytes of its device, and the number of bytes of a volume for
+    /// which the side has room.
     pub room: Vec<(u64, u64)>,
+    /// Number of bytes of the volume that may have content at a time; `None` if all of it may.
+    pub room_bytes: Option<u64>,
+    /// Number of bytes that a logged side writes for each byte of the client, cleaning included, if
+    /// all of the room has content and is overwritten uniformly.
+    pub amplification: f64,
     /// Length in bytes of the smallest log among the sides.
     pub log_bytes: u64,
     /// Size in bytes that the volume could have if its logged sides had homes; `None` if no side is
@@ -99,15 +115,16 @@ pub struct Formatted {
 /// Returns the description of the new volume and its sides.
 pub(super) fn described(
     sides: &[Candidate],
+    layouts: &[SideLayout],
     superblocks: &[Superblock],
     formatting: &Formatting,
 ) -> Formatted {
     let made = || sides.iter().zip(superblocks);
     let logs = superblocks.iter().map(|made| made.layout.log.1);
     let named = made().map(|(s, made)| (s.name.clone(), made.side, made.layout.home_offset()));
-    let room = made().map(|(side, made)| {
+    let room = sides.iter().zip(layouts).map(|(side, layout)| {
         let device_bytes = side.device.geometry().size_bytes;
-        (device_bytes, made.layout.data.1)
+        (device_bytes, layout.room_bytes())
     });
     let any_logged = superblocks
         .iter()
@@ -122,6 +139,8 @@ pub(super) fn described(
         volume_bytes: superblocks[0].volume_bytes,
         sides: named.collect(),
         room: room.collect(),
+        room_bytes: superblocks[0].layout.limited_room_bytes(),
+        amplification: uniform_amplification(1.0 - formatting.reserve.share()),
         log_bytes: logs.min().unwrap_or(0),
         with_homes_bytes: smallest.filter(|_| any_logged),
     }
@@ -131,25 +150,53 @@ pub(super) fn described(
 /// `None` if it cannot have one.
 fn room_of_home(side: &Candidate, asked: Asked) -> Option<u64> {
     let kind = SideKind::Home;
-    let layout = SideLayout::of(side.device.geometry(), Asked { kind, ..asked });
+    let asked = Asked {
+        kind,
+        volume_bytes: None,
+        ..asked
+    };
+    let layout = SideLayout::of(side.device.geometry(), asked);
     layout
         .ok()
         .map(|layout| layout.data.1 - layout.data.1 % BLOCK_BYTES)
 }
 
-/// Returns the superblocks of a new volume, in the order of its sides. All sides are members of the
-/// first epoch.
+/// Returns the number of bytes that a volume on sides with these layouts may have; `None` if all of
+/// it may have content.
+///
+/// # Errors
+/// When the room is limited, and a side is not logged: it does not record the limit.
+fn room_of_all(layouts: &[SideLayout]) -> Result<Option<u64>, OpenError> {
+    let limited = |layout: &SideLayout| layout.limited_room_bytes().is_some();
+    if !layouts.iter().any(limited) {
+        return Ok(None);
+    }
+    if layouts.iter().any(|layout| layout.segments.is_none()) {
+        return Err(OpenError::new(
+            "its `size` is more than a side with layout = \"log\" has room for; then every side \
+            needs layout = \"log\"",
+        ));
+    }
+    Ok(layouts.iter().map(SideLayout::room_bytes).min())
+}
+
+/// Returns the superblocks of a new volume, by default as large as its sides have room for, in the
+/// order of its sides. All sides are members of the first epoch.
 pub(super) fn first_superblocks(
     rt: &Rt,
     name: &str,
     layouts: &[SideLayout],
+    formatting: &Formatting,
 ) -> Result<Vec<Superblock>, OpenError> {
     let random = || {
         rt.random_uuid()
             .map_err(|e| OpenError::new(format!("no random numbers: {e}")))
     };
-    let volume_bytes = layouts.iter().map(|layout| layout.data.1).min();
+    let largest = layouts.iter().map(|layout| layout.data.1).min();
+    let volume_bytes = formatting.volume_bytes.or(largest);
     let volume_bytes = volume_bytes.expect("a volume has sides");
+    let limits = [room_of_all(layouts)?, formatting.room_bytes_max];
+    let room_bytes = limits.into_iter().flatten().min();
     let volume = random()?;
     let mut table = [None; SIDES_MAX];
     for place in table.iter_mut().take(layouts.len()) {
@@ -172,7 +219,7 @@ pub(super) fn first_superblocks(
         generation: 1,
         complete_below: FIRST_CHANGE,
         volume_bytes: volume_bytes - volume_bytes % BLOCK_BYTES,
-        layout: *layout,
+        layout: layout.with_room(room_bytes),
         digest: BlockDigest::Xxh3,
         unknown_blocks: 0,
         created_s: now_s,
@@ -197,12 +244,11 @@ impl NewSide {
     /// Returns the layout of the new side on a device.
     ///
     /// # Errors
-    /// When the device cannot be a side of a volume of `volume_bytes`, or holds a side and
-    /// `overwrite` is false.
+    /// When the device cannot be a side of the volume, or holds a side and `overwrite` is false.
     pub(in crate::layers::mirror) async fn check(
         self,
         side: &Candidate,
-        volume_bytes: u64,
+        volume: &VolumeRoom,
         overwrite: bool,
     ) -> Result<SideLayout, OpenError> {
         let formatting = Formatting {
@@ -210,11 +256,20 @@ impl NewSide {
             layouts: Layouts::All(self.asked.kind),
             log_bytes: self.asked.log_bytes,
             grow_to_bytes: self.asked.grow_to_bytes,
+            reserve: self.asked.reserve,
+            volume_bytes: volume.room_bytes.map(|_| volume.volume_bytes),
             ..Formatting::default()
         };
         let layout = check_formattable(side, &formatting).await?;
-        check_room(side, &layout, volume_bytes, &formatting)?;
-        Ok(layout)
+        if volume.room_bytes.is_some() && layout.segments.is_none() {
+            return Err(side.error(
+                "cannot have homes: the volume is larger than what its sides have room for, so \
+                every side needs layout = \"log\"",
+            ));
+        }
+        let content_bytes = volume.room_bytes.unwrap_or(volume.volume_bytes);
+        check_room(side, &layout, content_bytes, &formatting)?;
+        Ok(layout.with_room(volume.room_bytes))
     }
 }
 
@@ -277,7 +332,7 @@ async fn first_superblock(
     place: usize,
     new: NewSide,
 ) -> Result<Superblock, OpenError> {
-    let layout = new.check(side, template.volume_bytes, true).await?;
+    let layout = new.check(side, &VolumeRoom::of(template), true).await?;
     let no_checksums = template.flags.no_checksums;
     if no_checksums && layout.segments.is_some() {
         return Err(side.error(NEEDS_CHECKSUMS));
@@ -316,22 +371,22 @@ async fn fill(
     written.map_err(failed("writing the superblock"))
 }
 
-/// Returns an error when a side has too little room for a volume of `volume_bytes`.
+/// Returns an error when a side has too little room for `content_bytes` of a volume.
 pub(super) fn check_room(
     side: &Candidate,
     layout: &SideLayout,
-    volume_bytes: u64,
+    content_bytes: u64,
     formatting: &Formatting,
 ) -> Result<(), OpenError> {
-    if layout.data.1 >= volume_bytes {
+    if layout.room_bytes() >= content_bytes {
         return Ok(());
     }
     let asked = formatting.asked(side);
     Err(side.error(&format!(
         "has room for {} of data, but the volume has {}: the side needs at least {}{}",
-        show_size(layout.data.1),
-        show_size(volume_bytes),
-        show_size(device_bytes_for(volume_bytes, asked)),
+        show_size(layout.room_bytes()),
+        show_size(content_bytes),
+        show_size(device_bytes_for(content_bytes, asked)),
         way_out(side, formatting)
     )))
 }

@@ -42,7 +42,7 @@ pub async fn format(
     if let Some(kept) = adopting::kept_side(sides, formatting)? {
         return adopting::adopt(rt, name, sides, &layouts, kept, formatting).await;
     }
-    let mut superblocks = first_superblocks(rt, name, &layouts)?;
+    let mut superblocks = first_superblocks(rt, name, &layouts, formatting)?;
     for (side, superblock) in sides.iter().zip(&mut superblocks) {
         superblock.flags = formatting.flags(&side.name);
     }
@@ -63,7 +63,7 @@ pub async fn format(
         let written = side.write(superblock, &Cell::new(Some(0)), rt).await;
         written.map_err(|error| side.error(&format!("writing the superblock: {error}")))?;
     }
-    Ok(described(sides, &superblocks, formatting))
+    Ok(described(sides, &layouts, &superblocks, formatting))
 }
 
 /// Returns the layouts that the sides would get, without writing anything.

@@ -34,21 +34,28 @@ impl Attempt<'_> {
         let any = !lacks.is_empty();
         let lacked_bytes = lacks.iter().map(|(range, _)| range.end - range.start).sum();
         let mut given_bytes = 0;
-        for (piece, newest) in lacks.into_iter().flat_map(pieces) {
-            let piece_bytes = piece.end - piece.start;
-            let appends = self.appends_of(inspected, index, piece, newest).await?;
-            let lost = appends.iter().filter(|append| append.is_lost());
-            missing.extend(lost.map(|append| append.range()));
-            // A store without checksums cannot record lost content at home locations, so a lost
-            // block is not appended.
-            let kept = appends.into_iter();
-            let kept = kept.filter(|append| !append.is_lost() || store.has_checksums());
-            outcomes.extend(kept.map(|append| store.append(append)));
-            if outcomes.len() >= APPENDS_AT_ONCE {
-                self.stored(index, &mut outcomes).await?;
-                self.tell(index, OpeningStep::Giving, given_bytes, lacked_bytes);
+        for (range, newest) in lacks {
+            let parts = store_of(inspected, newest.side).parts_in(&range).await;
+            for (part, space) in parts.into_iter().flat_map(pieces) {
+                // Zeroes are one record without data, however long they are. As data they would
+                // take time and room: a discard can be a whole volume.
+                let appends = match space {
+                    Some(space) => vec![Append::zeroes(part.clone(), space, newest.number)],
+                    None => self.appends_of(inspected, index, &part, newest).await?,
+                };
+                let lost = appends.iter().filter(|append| append.is_lost());
+                missing.extend(lost.map(|append| append.range()));
+                // A store without checksums cannot record lost content at home locations, so a lost
+                // block is not appended.
+                let kept = appends.into_iter();
+                let kept = kept.filter(|append| !append.is_lost() || store.has_checksums());
+                outcomes.extend(kept.map(|append| store.append(append)));
+                if outcomes.len() >= APPENDS_AT_ONCE {
+                    self.stored(index, &mut outcomes).await?;
+                    self.tell(index, OpeningStep::Giving, given_bytes, lacked_bytes);
+                }
+                given_bytes += part.end - part.start;
             }
-            given_bytes += piece_bytes;
         }
         self.stored(index, &mut outcomes).await?;
         if any {
@@ -87,14 +94,14 @@ impl Attempt<'_> {
         &self,
         inspected: &[Inspected],
         index: usize,
-        piece: Range<u64>,
+        piece: &Range<u64>,
         newest: Newest,
     ) -> Result<Vec<Append>, Setback> {
-        if let Some(data) = self.content(inspected, newest.side, &piece).await? {
-            return Ok(vec![Append::of(piece, data, newest.number)]);
+        if let Some(data) = self.content(inspected, newest.side, piece).await? {
+            return Ok(vec![Append::of(piece.clone(), data, newest.number)]);
         }
         let mut appends = Vec::new();
-        for start in piece.step_by(BLOCK_BYTES as usize) {
+        for start in piece.clone().step_by(BLOCK_BYTES as usize) {
             let block = start..start + BLOCK_BYTES;
             let data = self
                 .content_of_block(inspected, index, &block, newest)

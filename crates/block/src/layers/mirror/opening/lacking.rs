@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use super::{Inspected, store_of, superblock_of};
 use crate::extent_map::{Cut, ExtentMap};
-use crate::layers::mirror::store::Store;
+use crate::layers::mirror::store::{Space, Store};
 use crate::range_set::RangeSet;
 
 /// Maximum number of bytes that one request copies to the log of another side.
@@ -27,12 +27,17 @@ impl Cut for Newest {
     }
 }
 
-/// Divides a range into pieces, each of which one request can copy.
+/// Divides a part of a side into pieces, each of which one request can copy. A part of zeroes stays
+/// whole.
 pub(super) fn pieces(
-    (range, newest): (Range<u64>, Newest),
-) -> impl Iterator<Item = (Range<u64>, Newest)> {
-    let starts = range.clone().step_by(PIECE_BYTES as usize);
-    starts.map(move |start| (start..range.end.min(start + PIECE_BYTES), newest))
+    (range, space): (Range<u64>, Option<Space>),
+) -> impl Iterator<Item = (Range<u64>, Option<Space>)> {
+    let piece_bytes = match space {
+        Some(_) => range.end - range.start,
+        None => PIECE_BYTES,
+    };
+    let starts = range.clone().step_by(piece_bytes.max(1) as usize);
+    starts.map(move |start| (start..range.end.min(start + piece_bytes), space))
 }
 
 /// Returns the side with the highest number below which it has every change. `sides` lists the

@@ -5,6 +5,7 @@
 //! first answer to a read is final (T4). Each step leaves a state that can be opened again. If a
 //! side fails in a step, the decision is repeated without that side.
 
+mod counting;
 mod elsewhere;
 mod equalising;
 mod giving;
@@ -25,6 +26,7 @@ use self::equalising::takes;
 use self::lacking::{lacked, most_complete, newest_of};
 pub(super) use self::lacking::{lacking, newest_among};
 pub(super) use self::side_store::{damaged_words, store_alone, store_device};
+use super::capacity::Capacity;
 use super::config::MirrorConfig;
 use super::device_path::DevicePath;
 use super::family::{self, Absence, Behind, Force, Plan, Seen};
@@ -94,6 +96,8 @@ pub(super) struct Opened {
     pub(super) volume_bytes: u64,
     /// Sequence number of the next change.
     pub(super) next_number: u64,
+    /// Room for content of the volume.
+    pub(super) capacity: Capacity,
     /// Whether the volume was opened read-only, for inspection.
     pub(super) read_only: bool,
 }
@@ -124,6 +128,7 @@ struct Made {
     /// are indexed by side.
     out_of_sync: Vec<RangeSet>,
     lives: Vec<Life>,
+    capacity: Capacity,
     read_only: bool,
 }
 
@@ -256,11 +261,13 @@ impl Attempt<'_> {
             next_number,
             out_of_sync,
             lives: self.lives(&plan),
+            capacity: Capacity::default(),
             read_only: false,
         };
         self.make_equal(inspected, &plan, lacking, &mut made)
             .await?;
         self.mark_sources(&made.volume, &plan, next_number).await?;
+        made.capacity = self.capacity(inspected, &plan).await?;
         self.begin_rebuilds(inspected, &plan, &mut made).await;
         Ok(made)
     }
@@ -665,6 +672,7 @@ impl Attempt<'_> {
             next_number,
             out_of_sync: inspected.iter().map(|_| RangeSet::new()).collect(),
             lives: self.lives(plan),
+            capacity: Capacity::default(),
             read_only: true,
         })
     }
@@ -708,6 +716,7 @@ impl Attempt<'_> {
             volume: made.volume,
             volume_bytes: made.volume_bytes,
             next_number: made.next_number,
+            capacity: made.capacity,
             read_only: made.read_only,
         }
     }

@@ -93,12 +93,42 @@ impl Shared {
             passed_bytes: 0,
             ahead_bytes: 0,
         }));
-        let mut copied = self.copy_by_place(side).await;
+        let mut copied = self.free_what_is_gone(side).await;
+        if copied.is_ok() {
+            copied = self.copy_by_place(side).await;
+        }
         while copied.is_ok() && !side.out_of_sync.is_empty() {
             copied = self.copy_pieces(side).await;
         }
         side.rebuild.set(None);
         copied
+    }
+
+    /// Gives the side the holes of what it lacks, on a volume that is larger than what its sides
+    /// have room for. What was discarded while the side was absent still takes room there, and
+    /// what was written instead must not need room beside it.
+    async fn free_what_is_gone(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {
+        if self.capacity.room().is_none() {
+            return Ok(());
+        }
+        let mut position = 0;
+        while let Some(piece) = next_piece(side, position, 0) {
+            position = piece.end;
+            for (part, has_data) in self.extents_for_resync(&piece, side.index).await {
+                if !has_data && !self.is_never_written(side.index, &part).await {
+                    self.copy_in_turn(side, part).await.2?;
+                }
+            }
+            if !side.is_active() {
+                return Err(IoError::Offline);
+            }
+        }
+        // The room is free once the log has dropped the records.
+        let Some(store) = side.store() else {
+            return Ok(());
+        };
+        let emptied = self.done_by(side, async move { store.empty().await });
+        emptied.await.unwrap_or(Err(IoError::Timeout)).map(drop)
     }
 
     async fn copy_pieces(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {

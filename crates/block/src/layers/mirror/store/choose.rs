@@ -128,7 +128,9 @@ impl Store {
             Fill::Full
         } else if let Some(segments) = &self.segments {
             let left = self.log.open_bytes().1 + segments.lengthening_bytes(self.log.floor());
-            Store::fill_of_segments(used, (used + left, all), segments.is_below_target())
+            let covered = self.log.index.borrow().bytes();
+            let is_short = segments.is_below_target();
+            Store::fill_of_segments((used, covered), (used + left, all), is_short)
         } else if used >= all / 16 * 15 || self.log.has_many_runs() {
             Fill::High
         } else if used >= all / 8 * 7 {
@@ -138,12 +140,18 @@ impl Store {
         }
     }
 
-    /// Returns the fill level of the log of a logged side, which has `used` bytes in use. It may
-    /// have `most` bytes in use as far as there is space for it now, and `all` with enough space.
-    /// Folding costs such a side no seeks, so it begins earlier, and earlier still while the side
-    /// is short of space. A side that is not short has space that a commit gives to the log.
-    fn fill_of_segments(used: u64, (most, all): (u64, u64), is_short: bool) -> Fill {
-        let is_owed = is_short && used >= (all / 2).min(UNFOLDED_SHORT_BYTES);
+    /// Returns the fill level of the log of a logged side, which has `used` bytes in use, and
+    /// records of `covered` bytes of the volume. It may have `most` bytes in use as far as there is
+    /// space for it now, and `all` with enough space. Folding costs such a side no seeks, so it
+    /// begins earlier, and earlier still while the side is short of space: what the records cover
+    /// is dead once they are folded, and those of discards cover much and need little of the log. A
+    /// side that is not short has space that a commit gives to the log.
+    fn fill_of_segments(
+        (used, covered): (u64, u64),
+        (most, all): (u64, u64),
+        is_short: bool,
+    ) -> Fill {
+        let is_owed = is_short && used.max(covered) >= (all / 2).min(UNFOLDED_SHORT_BYTES);
         let is_worth = !is_short && used >= (all / 4).min(UNFOLDED_SHORT_BYTES);
         let all = if is_worth { most.min(all) } else { all };
         if used >= all / 4 * 3 || is_owed {
@@ -327,7 +335,10 @@ mod tests {
     /// A log that is folded only when it has reached its end makes changes wait for the commit.
     #[test]
     fn a_log_is_folded_before_it_uses_what_space_allows() {
-        let fill = |used, most| Store::fill_of_segments(used * MIB, (most * MIB, 160 * MIB), false);
+        let fill = |used, most| {
+            let used = (used * MIB, used * MIB);
+            Store::fill_of_segments(used, (most * MIB, 160 * MIB), false)
+        };
         assert_eq!(fill(76, 400), Fill::Low, "half of the log is not in use");
         assert_eq!(fill(76, 160), Fill::Low);
         assert_eq!(fill(76, 104), Fill::Much);
@@ -339,7 +350,18 @@ mod tests {
     /// While a side is short of space, cleaning commits often anyway.
     #[test]
     fn a_side_that_is_short_of_space_folds_by_the_length_of_its_log() {
-        let fill = |used| Store::fill_of_segments(used * MIB, (used * MIB, 64 * MIB), true);
+        let fill = |used| {
+            let covered = (used * MIB, used * MIB);
+            Store::fill_of_segments(covered, (used * MIB, 64 * MIB), true)
+        };
+        // A discard covers much and needs few bytes of the log.
+        let of_discards = |covered, is_short| {
+            let used = (4 << 10, covered * MIB);
+            Store::fill_of_segments(used, (MIB, 64 * MIB), is_short)
+        };
+        assert_eq!(of_discards(1000, true), Fill::High);
+        assert_eq!(of_discards(31, true), Fill::Low);
+        assert_eq!(of_discards(1000, false), Fill::Low);
         assert_eq!(fill(31), Fill::Low);
         assert_eq!(fill(32), Fill::High);
     }

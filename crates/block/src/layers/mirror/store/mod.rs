@@ -17,6 +17,7 @@ pub(super) mod checksums;
 mod choose;
 mod cleaning;
 mod committing;
+mod content;
 mod deltas;
 mod destage;
 pub(super) mod digests;

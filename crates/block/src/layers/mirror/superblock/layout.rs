@@ -53,6 +53,9 @@ pub struct SegmentLayout {
     pub segment_bytes: u64,
     /// Whether entries of the log may overtake others that the device is late with.
     pub log_overtakes: bool,
+    /// Number of bytes of the volume that may have content at a time, if the volume is larger than
+    /// what its sides have room for; `None` if all of it may. It is the same on all sides.
+    pub room_bytes: Option<u64>,
 }
 
 impl SegmentLayout {
@@ -110,6 +113,29 @@ pub enum LayoutError {
     /// A logged side cannot be prepared for growth.
     #[error("cannot be prepared to grow: layout = \"log\" allows no grow_to")]
     GrowingLog,
+    /// A volume cannot be larger than a side with homes.
+    #[error(
+        "has room for {} of data, and the volume is to have {}: only on sides with \
+        layout = \"log\", `size` may be more than there is room for",
+        show_size(*room_bytes), show_size(*volume_bytes)
+    )]
+    LargerThanHome {
+        /// Size in bytes of the data area.
+        room_bytes: u64,
+        /// Size of the volume in bytes.
+        volume_bytes: u64,
+    },
+    /// The volume is so large that its metadata leaves no room for content.
+    #[error(
+        "too small for a volume of {}: its metadata leaves no room on {}",
+        show_size(*volume_bytes), show_size(*device_bytes)
+    )]
+    TooLargeVolume {
+        /// Size of the device in bytes.
+        device_bytes: u64,
+        /// Size of the volume in bytes.
+        volume_bytes: u64,
+    },
     /// The device has more blocks than a logged side can address.
     #[error(
         "too large for layout = \"log\": {}, such a side has at most 16 TiB",
@@ -167,6 +193,58 @@ pub struct Asked {
     pub log_bytes: Option<u64>,
     /// Size in bytes up to which the device, and the volume with it, can grow later.
     pub grow_to_bytes: Option<u64>,
+    /// Size of the volume in bytes, which may be more than a logged side has room for; `None` for
+    /// as much as the side has room for.
+    pub volume_bytes: Option<u64>,
+    /// Share of the segments of a logged side that stays free.
+    pub reserve: Reserve,
+}
+
+/// Share of the segments of a logged side that stays free, so that cleaning finds segments with few
+/// live blocks. The more there is, the less cleaning writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "f64")]
+pub struct Reserve {
+    thousandths: u64,
+}
+
+impl Reserve {
+    /// Smallest and largest share.
+    const BOUNDS: (f64, f64) = (0.02, 0.9);
+
+    /// Returns the share.
+    pub fn share(self) -> f64 {
+        self.thousandths as f64 / 1000.0
+    }
+
+    /// Returns the part of `bytes` that stays free, rounded down.
+    pub(super) fn of(self, bytes: u64) -> u64 {
+        let part = u128::from(bytes) * u128::from(self.thousandths) / 1000;
+        part.try_into().expect("a share is at most the whole")
+    }
+}
+
+impl Default for Reserve {
+    fn default() -> Reserve {
+        Reserve { thousandths: 200 }
+    }
+}
+
+impl TryFrom<f64> for Reserve {
+    type Error = String;
+
+    fn try_from(share: f64) -> Result<Reserve, String> {
+        let (least, most) = Reserve::BOUNDS;
+        match (least..=most).contains(&share) {
+            true => Ok(Reserve {
+                thousandths: (share * 1000.0).round() as u64,
+            }),
+            false => Err(format!(
+                "`reserve` must lie between {least} and {most}, such as 0.2: it is the share of a \
+                logged side that stays free for cleaning"
+            )),
+        }
+    }
 }
 
 impl SideLayout {
@@ -206,6 +284,12 @@ impl SideLayout {
             });
         }
         assert!(position <= start, "the data lie behind the other areas");
+        if let Some(volume_bytes) = asked.volume_bytes.filter(|bytes| *bytes > end - start) {
+            return Err(LayoutError::LargerThanHome {
+                room_bytes: end - start,
+                volume_bytes,
+            });
+        }
         Ok(SideLayout {
             map,
             checksums,
@@ -220,6 +304,29 @@ impl SideLayout {
     /// `None` for a logged side, where it cannot.
     pub fn home_offset(&self) -> Option<u64> {
         self.segments.is_none().then_some(self.data.0)
+    }
+
+    /// Returns the number of bytes of a volume that may have content on a side that was just laid
+    /// out: those for which there is room.
+    pub(in crate::layers::mirror) fn room_bytes(&self) -> u64 {
+        self.limited_room_bytes().unwrap_or(self.data.1)
+    }
+
+    /// Returns the number of bytes of the volume that may have content; `None` if all of it may.
+    pub(in crate::layers::mirror) fn limited_room_bytes(&self) -> Option<u64> {
+        self.segments.and_then(|segments| segments.room_bytes)
+    }
+
+    /// Returns the layout of a side of a volume that may have at most `room_bytes` bytes of
+    /// content; `None` if all of the volume may have content.
+    pub(in crate::layers::mirror) fn with_room(&self, room_bytes: Option<u64>) -> SideLayout {
+        SideLayout {
+            segments: self.segments.map(|segments| SegmentLayout {
+                room_bytes,
+                ..segments
+            }),
+            ..*self
+        }
     }
 
     /// Returns the total number of pages of the dirty-region bitmap and of the checksums.
@@ -364,9 +471,9 @@ pub(in crate::layers::mirror) fn device_bytes_for(data_bytes: u64, asked: Asked)
     // Each step adds only the missing bytes, which are a lower bound of the necessary growth. So
     // the first size that suffices is the smallest.
     while let Ok(layout) = SideLayout::of(&Geometry::of_size(device_bytes), asked)
-        && layout.data.1 < data_bytes
+        && layout.room_bytes() < data_bytes
     {
-        device_bytes += data_bytes - layout.data.1;
+        device_bytes += data_bytes - layout.room_bytes();
     }
     device_bytes.div_ceil(DATA_ALIGNMENT) * DATA_ALIGNMENT
 }

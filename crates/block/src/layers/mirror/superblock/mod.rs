@@ -17,6 +17,7 @@ mod remembered;
 pub(super) mod segmented;
 #[cfg(test)]
 mod tests;
+mod volume_room;
 
 pub use super::digest::BlockDigest;
 use crate::error::IoError;
@@ -29,10 +30,11 @@ pub(super) use candidate::NotSeen;
 pub use history::{EPOCHS_MAX, Epoch, History};
 pub(super) use layout::device_bytes_for;
 pub use layout::{
-    Asked, LOG_BYTES_MIN, LayoutError, SIDE_BYTES_MIN, SegmentLayout, SideKind, SideLayout,
+    Asked, LOG_BYTES_MIN, LayoutError, Reserve, SIDE_BYTES_MIN, SegmentLayout, SideKind, SideLayout,
 };
 pub use listed::{Acknowledged, Listed, Table, place_in};
 pub use remembered::{Leaving, Remembered, ScrubRecord};
+pub(super) use volume_room::VolumeRoom;
 
 const MAGIC: [u8; 8] = *b"BIMETAL\0";
 
@@ -59,6 +61,7 @@ const HISTORY_AT: usize = 776;
 const EPOCH_BYTES: usize = 48;
 const WRITTEN_AT: usize = 3848;
 const SEGMENTS_AT: usize = 3872;
+const ROOM_AT: usize = 3912;
 const CHECKSUM_AT: usize = SUPERBLOCK_BYTES as usize - 4;
 /// Feature bit of a side that records which pages of its dirty-region bitmap and its checksums were
 /// ever written.
@@ -69,6 +72,10 @@ const XXH3_FEATURE: u64 = 2;
 const SEGMENTS_FEATURE: u64 = 32;
 /// Feature bit of a logged side whose log may have entries that overtake others.
 const OVERTAKING_FEATURE: u64 = 64;
+/// Feature bit of a logged side of a volume that is larger than what its sides have room for.
+const ROOM_FEATURE: u64 = 128;
+/// Feature bits that only logged sides have.
+const OF_LOGGED_FEATURES: u64 = OVERTAKING_FEATURE | ROOM_FEATURE;
 /// Feature bits of logged sides of earlier versions: without a journal, without summaries, and
 /// without a segment table.
 const OLD_SEGMENTS_FEATURES: u64 = 4 | 8 | 16;
@@ -290,10 +297,9 @@ impl Block<'_> {
                 ));
             }
         }
-        let known = WRITTEN_FEATURE | XXH3_FEATURE | SEGMENTS_FEATURE | OVERTAKING_FEATURE;
-        // Only logs of logged sides have entries that overtake others.
+        let known = WRITTEN_FEATURE | XXH3_FEATURE | SEGMENTS_FEATURE | OF_LOGGED_FEATURES;
         let alone = match self.u64_at(16) & SEGMENTS_FEATURE {
-            0 => self.u64_at(16) & OVERTAKING_FEATURE,
+            0 => self.u64_at(16) & OF_LOGGED_FEATURES,
             _ => 0,
         };
         match self.u64_at(16) & !known | alone {
@@ -333,6 +339,10 @@ impl Block<'_> {
             area: self.area_at(SEGMENTS_AT + 16),
             segment_bytes: self.u64_at(SEGMENTS_AT + 32),
             log_overtakes: self.u64_at(16) & OVERTAKING_FEATURE != 0,
+            room_bytes: match self.u64_at(16) & ROOM_FEATURE {
+                0 => None,
+                _ => Some(self.u64_at(ROOM_AT)),
+            },
         })
     }
 
@@ -422,9 +432,9 @@ impl Superblock {
             BlockDigest::Xxh3 => XXH3_FEATURE,
         };
         let segments = self.layout.segments;
-        let logged = segments.map_or(0, |of| match of.log_overtakes {
-            true => SEGMENTS_FEATURE | OVERTAKING_FEATURE,
-            false => SEGMENTS_FEATURE,
+        let logged = segments.map_or(0, |of| {
+            let room = of.room_bytes.map_or(0, |_| ROOM_FEATURE);
+            SEGMENTS_FEATURE | room | (u64::from(of.log_overtakes) * OVERTAKING_FEATURE)
         });
         fields.put_u64(written.map_or(0, |_| WRITTEN_FEATURE) | digest | logged);
         (0..2).for_each(|_| fields.put_u64(0));
@@ -470,6 +480,9 @@ impl Superblock {
                 fields.put_u64(len);
             }
             fields.put_u64(segments.segment_bytes);
+            if let Some(room_bytes) = segments.room_bytes {
+                Fields::at(&mut block, ROOM_AT).put_u64(room_bytes);
+            }
         }
         self.remembered.encode(&mut block);
         let checksum = crc32c::crc32c(&block[..CHECKSUM_AT]);

@@ -10,8 +10,8 @@ use super::areas::{
     CHECKSUM_PAGE_COVERS_BYTES, DESCRIBED_MAX, PAGE_BLOCKS, map_bytes, written_bytes,
 };
 use super::layout::{
-    AREA_ALIGNMENT, Asked, DATA_ALIGNMENT, HEADER_BYTES, LayoutError, SegmentLayout, SideLayout,
-    check_areas, log_bytes,
+    AREA_ALIGNMENT, Asked, DATA_ALIGNMENT, HEADER_BYTES, LayoutError, Reserve, SegmentLayout,
+    SideLayout, check_areas, log_bytes,
 };
 use crate::geometry::Geometry;
 use crate::request::BLOCK_BYTES;
@@ -29,9 +29,6 @@ const SEGMENTS_WANTED: u64 = 2048;
 /// pages of the map and by the journal, and those that are emptied but not yet released by a
 /// commit.
 pub(in crate::layers::mirror) const SEGMENTS_RESERVED: u64 = 12;
-/// Part of the room for data that stays free, so that cleaning finds segments with few live blocks:
-/// one fifth.
-const KEPT_FREE_DIVISOR: u64 = 5;
 /// Part of the log whose entries are folded into the map and dropped together: one quarter.
 pub(in crate::layers::mirror) const LOG_FOLD_DIVISOR: u64 = 4;
 /// Smallest number of segments for data.
@@ -114,9 +111,10 @@ pub(super) fn of(geometry: &Geometry, asked: Asked) -> Result<SideLayout, Layout
         position += place.1;
         place
     };
-    let checksums_len = checksum_area_bytes(device_bytes);
-    let virtual_bytes = checksums_len + device_bytes;
-    let map = area(map_bytes(device_bytes));
+    let covered_bytes = device_bytes.max(asked.volume_bytes.unwrap_or(0));
+    let checksums_len = checksum_area_bytes(covered_bytes);
+    let virtual_bytes = checksums_len + covered_bytes;
+    let map = area(map_bytes(covered_bytes));
     let pages = (map.1 + checksums_len) / BLOCK_BYTES;
     let written = area(written_bytes(pages));
     let record = area(2 * record_bytes_max(device_bytes / segment_bytes, virtual_bytes));
@@ -128,22 +126,38 @@ pub(super) fn of(geometry: &Geometry, asked: Asked) -> Result<SideLayout, Layout
         area: (start, segments * segment_bytes),
         segment_bytes,
         log_overtakes: true,
+        room_bytes: None,
     };
     if layout.area.1 / BLOCK_BYTES > BLOCKS_MAX {
         return Err(LayoutError::TooLargeForSegments { device_bytes });
     }
-    let capacity = capacity_bytes(&layout, log_bytes).ok_or(LayoutError::LogSize {
-        log_bytes,
-        log_bytes_max: device_bytes / LOG_DIVISOR_MIN,
+    let room = |volume_bytes| capacity_bytes(&layout, log_bytes, asked.reserve, volume_bytes);
+    let volume_bytes = asked.volume_bytes.unwrap_or(0);
+    let too_large = LayoutError::TooLargeVolume {
+        device_bytes,
+        volume_bytes,
+    };
+    let of_whole = room(0).ok_or(match volume_bytes > device_bytes {
+        true => too_large.clone(),
+        false => LayoutError::LogSize {
+            log_bytes,
+            log_bytes_max: device_bytes / LOG_DIVISOR_MIN,
+        },
     })?;
-    Ok(SideLayout {
+    let of_part = match volume_bytes > of_whole {
+        true => Some(room(volume_bytes).ok_or(too_large)?),
+        false => None,
+    };
+    let of_data = volume_bytes.max(of_whole).next_multiple_of(BLOCK_BYTES);
+    let laid_out = SideLayout {
         map,
         checksums: (VIRTUAL_START, checksums_len),
         written: Some(written),
         log: (start, log_bytes),
-        data: (VIRTUAL_START + checksums_len, capacity),
+        data: (VIRTUAL_START + checksums_len, of_data),
         segments: Some(layout),
-    })
+    };
+    Ok(laid_out.with_room(of_part))
 }
 
 /// Returns the length of the virtual range of the checksum pages of a device.
@@ -153,8 +167,14 @@ fn checksum_area_bytes(device_bytes: u64) -> u64 {
 }
 
 /// Returns the number of bytes of a volume for which the segments have room; `None` when the log
-/// leaves no room.
-fn capacity_bytes(layout: &SegmentLayout, log_bytes: u64) -> Option<u64> {
+/// and the metadata leave no room. The volume has `volume_bytes` if that is more: then its content
+/// may be scattered over all of it.
+fn capacity_bytes(
+    layout: &SegmentLayout,
+    log_bytes: u64,
+    reserve: Reserve,
+    volume_bytes: u64,
+) -> Option<u64> {
     // While entries are being dropped, the log is longer than its length by as much as is dropped
     // together.
     let usable_bytes = layout.usable_blocks() * BLOCK_BYTES;
@@ -166,9 +186,9 @@ fn capacity_bytes(layout: &SegmentLayout, log_bytes: u64) -> Option<u64> {
     // Each chunk that is moved begins with descriptions of its blocks.
     let usable = layout.usable_blocks() * DESCRIBED_MAX / (DESCRIBED_MAX + 1) * BLOCK_BYTES;
     let room = layout.segments().checked_sub(taken)? * usable;
-    let room = room - room / KEPT_FREE_DIVISOR;
+    let room = room - reserve.of(room);
     // Each block of data needs an entry in a checksum page and in a page of the map.
-    let pages = (room / CHECKSUM_PAGE_COVERS_BYTES + 2) * 2;
+    let pages = (room.max(volume_bytes) / CHECKSUM_PAGE_COVERS_BYTES + 2) * 2;
     let capacity = room.checked_sub(pages * BLOCK_BYTES)? / BLOCK_BYTES * BLOCK_BYTES;
     let of_log = 2 * (log_bytes / layout.segment_bytes);
     let needed = of_log + SEGMENTS_RESERVED + SEGMENTS_FOR_DATA_MIN;
@@ -216,11 +236,13 @@ pub(super) fn check(
         && log.0 == segments.area.0
         && log.1.is_multiple_of(size)
         && (size..=segments.area.1 / 2).contains(&log.1);
+    let content_bytes = segments.room_bytes.unwrap_or(layout.data.1);
     let fits = segments.area.1.is_multiple_of(size)
         && segments.area.1 / BLOCK_BYTES <= BLOCKS_MAX
         && checksums.1 >= checksums_needed
         && layout.data.1 >= volume_bytes
-        && layout.data.1 < segments.area.1
+        && content_bytes <= layout.data.1
+        && content_bytes < segments.area.1
         && volume_bytes.is_multiple_of(BLOCK_BYTES);
     if !fits || !log_fits {
         return Err(format!(

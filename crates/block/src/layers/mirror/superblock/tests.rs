@@ -274,6 +274,42 @@ fn a_logged_side_says_where_its_segments_are() {
     assert!(altered(|l| l.written = None).is_err());
 }
 
+/// The room of a volume that is larger than its sides is where the format page has it, and only
+/// logged sides can have one.
+#[test]
+fn a_logged_side_says_how_much_may_have_content() {
+    let asked = Asked {
+        kind: SideKind::Log,
+        volume_bytes: Some(8 << 30),
+        ..Asked::default()
+    };
+    let limited = Superblock {
+        layout: SideLayout::of(&Geometry::of_size(1 << 30), asked).unwrap(),
+        volume_bytes: 8 << 30,
+        ..sample()
+    };
+    let block = limited.encode();
+    assert_eq!(block[16], 1 | 2 | 32 | 64 | 128);
+    let room = limited.layout.limited_room_bytes().unwrap();
+    assert_eq!(block[3912..3920], room.to_le_bytes());
+    assert_eq!(Superblock::decode(&block).unwrap(), Some(limited.clone()));
+    assert_eq!(limited.fits(&Geometry::of_size(1 << 30)), Ok(()));
+    let mut without = limited.clone();
+    without.layout = without.layout.with_room(None);
+    assert!(without.fits(&Geometry::of_size(1 << 30)).is_err());
+    for room_bytes in [1 << 30, u64::MAX] {
+        let mut more = limited.clone();
+        more.layout = more.layout.with_room(Some(room_bytes));
+        assert!(more.fits(&Geometry::of_size(1 << 30)).is_err());
+    }
+    let mut home = sample().encode();
+    home[16] |= 128;
+    let checksum = crc32c::crc32c(&home[..4092]);
+    home[4092..].copy_from_slice(&checksum.to_le_bytes());
+    let refused = Superblock::decode(&home).unwrap_err();
+    assert!(refused.contains("features 0x80"), "{refused}");
+}
+
 #[test]
 fn the_newest_good_copy_counts() {
     let old = sample();

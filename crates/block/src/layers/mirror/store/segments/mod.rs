@@ -13,6 +13,7 @@
 
 mod chain;
 mod clean;
+mod content;
 mod description;
 mod discarding;
 mod journal;

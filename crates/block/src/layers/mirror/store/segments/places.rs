@@ -286,6 +286,23 @@ impl Places {
         stored.collect()
     }
 
+    /// Returns the blocks that a page describes and that have a place, or whose place is lost.
+    ///
+    /// # Panics
+    /// When the page is not [known](Self::is_known).
+    pub(super) fn with_content(&self, page: u64) -> Vec<u64> {
+        let first = page * PAGE_BLOCKS;
+        // Most pages of a large volume may be empty.
+        if matches!(self.pages[page as usize], Page::Empty) {
+            let changed = self.deltas.indices(page).into_iter();
+            let placed = changed.filter(|index| self.deltas.get(page, *index) != Some(0));
+            return placed.map(|index| first + u64::from(index)).collect();
+        }
+        let entries = (first..).zip(self.entries(page));
+        let placed = entries.filter(|(_, entry)| *entry != 0);
+        placed.map(|(block, _)| block).collect()
+    }
+
     fn entries(&self, page: u64) -> Entries {
         match &self.pages[page as usize] {
             Page::InMemory(resident) => resident.entries,

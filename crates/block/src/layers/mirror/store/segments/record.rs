@@ -367,6 +367,7 @@ mod tests {
             area: (1 << 20, 16 << 20),
             segment_bytes: 1 << 20,
             log_overtakes: true,
+            room_bytes: None,
         }
     }
 
