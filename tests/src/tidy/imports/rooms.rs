@@ -75,7 +75,7 @@ const ROOMS: &[Rooms] = &[
                 "lifecycle",
             ],
             &["store"],
-            &["superblock", "digest", "planted"],
+            &["superblock", "digest", "planted", "lately"],
         ],
     },
 ];

@@ -35,6 +35,7 @@ mod following;
 pub mod formatting;
 mod growing;
 mod health;
+mod lately;
 mod lifecycle;
 mod marking;
 mod membership;
