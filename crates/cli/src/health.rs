@@ -8,6 +8,8 @@
 //! are not looked at at all.
 
 #[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
 mod tests;
 
 use bimetal_block::units::show_size;

@@ -51,6 +51,7 @@ mod status;
 mod terminal;
 mod tls;
 mod volume;
+mod watch;
 
 use std::process::ExitCode;
 

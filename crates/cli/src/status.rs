@@ -11,8 +11,8 @@ use bimetal_block::units::show_size;
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
-use crate::terminal::{Picture, Terminal, Tone};
-use crate::{health, latency, statistics};
+use crate::terminal::{Terminal, Tone};
+use crate::{health, latency, statistics, watch};
 use bimetal_console::table::{Align, Table};
 
 /// Exit status if all volumes work, but a device is not healthy.
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Print the answer as one line of JSON
     #[arg(long)]
     json: bool,
-    /// Poll the server again every second
+    /// Ask the server again every second; on a terminal, show a screen
     #[arg(long)]
     watch: bool,
     /// Show every figure of the sides, not only those that people need in operation
@@ -49,7 +49,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     let terminal = Terminal::of_stdout();
-    let mut picture = Picture::default();
+    if args.watch && terminal.live && !args.json {
+        let (colour, unicode) = terminal.shows();
+        watch::run(&config, watch::Look { colour, unicode }, args.verbose)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     loop {
         let answer = match config.ask(&json!({ "verb": "status" })) {
             Ok(answer) => answer,
@@ -62,11 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             writeln!(std::io::stdout().lock(), "{answer}")?;
         } else {
             let lines = to_lines(&answer, terminal, args.verbose);
-            if args.watch && terminal.live {
-                picture.draw(&lines)?;
-            } else {
-                writeln!(std::io::stdout().lock(), "{}", lines.join("\n"))?;
-            }
+            writeln!(std::io::stdout().lock(), "{}", lines.join("\n"))?;
         }
         if !args.watch {
             return Ok(ExitCode::from(match answer["health"].as_str() {
