@@ -97,6 +97,15 @@ impl<'a> Figures<'a> {
         self.latencies().map(|(_, of_op)| of_op.in_flight()).sum()
     }
 
+    /// Returns the age of the oldest request without an answer, in ns, discards excepted.
+    pub(crate) fn waiting_ns(&self) -> u64 {
+        let waited_for = self.latencies().filter(|(op, _)| *op != "discard");
+        waited_for
+            .map(|(_, of_op)| of_op.waiting_ns())
+            .max()
+            .unwrap_or(0)
+    }
+
     /// Returns the number of flushes that have failed in the last ten seconds.
     pub(crate) fn failed_flushes_lately(&self) -> u64 {
         self.latency("flush").window("last_10_s").errors

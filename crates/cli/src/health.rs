@@ -579,6 +579,11 @@ impl<'a> Judging<'a> {
                     State::FailingFlush | State::FullLog | State::Slow
                 );
         }
+        // The side for which writes have waited may be gone since.
+        is_explained |= sides.iter().any(|(_, figures)| {
+            figures.word("health") == Some("absent")
+                && figures.number("health_seconds") <= LATELY_S + 1.0
+        });
         if is_explained {
             return;
         }

@@ -17,6 +17,7 @@ use super::look::{self, Look};
 use super::overview::{self, View};
 use super::rows::{self, Order};
 use crate::figures::Figures;
+use crate::health::show_seconds;
 use crate::terminal::Tone;
 use crate::{health, statistics};
 
@@ -61,7 +62,9 @@ pub(super) struct App {
     scroll: u16,
     /// The last answer.
     status: Option<Rc<Value>>,
-    /// Why the server has not answered since, and the number of answers that are missing.
+    /// Time of the last answer, in seconds since 1970.
+    answered_s: u64,
+    /// Why the server does not answer, and for how many seconds it has not.
     missing: Option<(String, u64)>,
     history: History,
 }
@@ -79,13 +82,15 @@ impl App {
             selected: 0,
             scroll: 0,
             status: None,
+            answered_s: 0,
             missing: None,
             history: History::default(),
         }
     }
 
-    /// Takes an answer of the server, or the reason why there is none.
-    pub(super) fn answer(&mut self, answer: Result<Value, String>) {
+    /// Takes what came at the time `now_s`, in seconds since 1970: an answer of the server, or the
+    /// reason why there is none.
+    pub(super) fn answer(&mut self, answer: Result<Value, String>, now_s: u64) {
         if self.is_paused {
             return;
         }
@@ -93,12 +98,12 @@ impl App {
             Ok(status) => {
                 self.history.add(&status);
                 self.status = Some(Rc::new(status));
+                self.answered_s = now_s;
                 self.missing = None;
                 self.keep_in_bounds();
             }
             Err(why) => {
-                let count = self.missing.as_ref().map_or(0, |(_, count)| *count);
-                self.missing = Some((why, count + 1));
+                self.missing = Some((why, now_s.saturating_sub(self.answered_s)));
             }
         }
     }
@@ -330,16 +335,16 @@ impl App {
     }
 
     fn missing_words(&self) -> String {
-        let Some((why, count)) = &self.missing else {
+        let Some((why, age_s)) = &self.missing else {
             return String::new();
         };
-        let since = match count {
-            0 | 1 => String::new(),
-            count => format!(", asked {count} times"),
-        };
+        let again = "it is asked again every second";
         match self.status {
-            Some(_) => format!("{why}{since}; what follows is the last answer"),
-            None => format!("{why}{since}"),
+            Some(_) => {
+                let age = show_seconds(*age_s as f64);
+                format!("{why}; {again}. Below is its last answer, {age} old")
+            }
+            None => format!("{why}; {again}"),
         }
     }
 

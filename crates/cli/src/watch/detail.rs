@@ -20,7 +20,7 @@ const COLUMNS: [Column; 9] = [
     Column::left("", 12),
     Column::left("", 11),
     Column::right("/s", 7),
-    Column::right("", 11),
+    Column::right("rate", 11),
     Column::right("queue", 5),
     Column::right("median", 6),
     Column::right("99 %", 6),

@@ -24,6 +24,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use bimetal_control::AskError;
 use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 use futures_util::future::{Either, select};
@@ -83,7 +84,7 @@ async fn show(
     let mut size = terminal.size()?;
     loop {
         while let Ok(answer) = answers.try_recv() {
-            app.answer(answer);
+            app.answer(answer, rt.unix_seconds());
             is_stale = true;
         }
         loop {
@@ -124,11 +125,11 @@ fn ask(socket: PathBuf, file: PathBuf) -> std::io::Result<Receiver<Result<Value,
     let ask = move || {
         loop {
             let answer = bimetal_control::ask(&socket, &json!({ "verb": "status" }));
-            let answer = answer.map_err(|error| {
-                format!(
-                    "the server of {} does not answer: {error}; it is asked every second",
-                    file.display()
-                )
+            let answer = answer.map_err(|error| match error {
+                AskError::NotConnected(_) => {
+                    format!("no server is running for {}", file.display())
+                }
+                error => format!("the server of {} does not answer: {error}", file.display()),
             });
             if to.send(answer).is_err() {
                 return;

@@ -33,7 +33,7 @@ const COLUMNS: [Column; 9] = [
 /// Further columns on a wide terminal.
 const WIDE: [Column; 1] = [Column::left("what it is", 24)];
 /// Width of a bar.
-const BAR_WIDTH: usize = 20;
+const BAR_WIDTH: usize = 18;
 
 /// What the page shows besides the status.
 pub(super) struct View<'a> {
@@ -261,12 +261,12 @@ fn exposure(volume: &Figures, look: Look) -> Line<'static> {
             let bounds = [bytes_max.map(size), age_s_max.map(bound)];
             let bounds: Vec<String> = bounds.into_iter().flatten().collect();
             match bounds.is_empty() {
-                true => "all sides have everything".to_owned(),
-                false => format!("nothing on one side only (at most {})", bounds.join(", ")),
+                true => "nothing".to_owned(),
+                false => format!("nothing (at most {})", bounds.join(", ")),
             }
         }
         bytes => format!(
-            "{}{} on one side only, for {}{}",
+            "{}{}, the oldest {}{}",
             show_size(bytes),
             of(bytes_max.map(size)),
             show_seconds(age_s),
@@ -283,7 +283,7 @@ fn exposure(volume: &Figures, look: Look) -> Line<'static> {
     } else {
         String::new()
     };
-    fact("exposure", &bar, text, look)
+    fact("on one side", &bar, text, look)
 }
 
 fn rebuild(side: &str, figures: &Figures, look: Look) -> Option<Line<'static>> {
@@ -292,18 +292,15 @@ fn rebuild(side: &str, figures: &Figures, look: Look) -> Option<Line<'static>> {
     }
     let share = rebuilt_share(figures).unwrap_or(0.0);
     let left_bytes = figures.number("out_of_sync_bytes");
-    let mut text = format!(
-        "{:.0} %, {} left",
-        (share * 100.0).floor(),
-        show_size(left_bytes as u64)
-    );
+    let left = look::size(left_bytes as u64);
+    let mut text = format!("{:.0} %, {left} left", (share * 100.0).floor());
     if let Some(seconds) = figures
         .figure("resync_left_seconds")
         .filter(|seconds| *seconds > 0.0)
     {
-        let bytes_per_s = left_bytes / seconds;
+        let bytes_per_s = look::size((left_bytes / seconds) as u64);
         let time = show_seconds(seconds.max(1.0));
-        text += &format!(", {}/s, about {time}", show_size(bytes_per_s as u64));
+        text += &format!(" at {bytes_per_s}/s, {time}");
     }
     let bar = look.bar(share, BAR_WIDTH);
     Some(fact(&format!("rebuild {side}"), &bar, text, look))
@@ -335,6 +332,9 @@ fn scrub(volume: &Figures, look: Look) -> Line<'static> {
 
 /// Returns the use of the log of a side, and of its segments; `None` if nothing is known of them.
 fn space(side: &str, figures: &Figures, look: Look) -> Option<Line<'static>> {
+    if figures.word("health") == Some("absent") {
+        return None;
+    }
     let log_bytes = figures.figure("log_bytes").filter(|bytes| *bytes > 0.0)?;
     let used_bytes = figures.number("log_used_bytes");
     let size = |bytes: f64| show_size(bytes as u64);

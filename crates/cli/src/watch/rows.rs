@@ -14,6 +14,9 @@ use crate::terminal::Tone;
 /// Deepest tree that is shown.
 const DEPTH_MAX: usize = 16;
 
+/// Time from which on a request without an answer is mentioned.
+const WAITING_NS_MIN: u64 = 1_000_000_000;
+
 /// Order of the devices that have the same parent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Order {
@@ -93,6 +96,7 @@ pub(super) fn rows<'a>(
                 continue;
             }
             let figures = Figures::of(thing);
+            let (state, tone) = waiting(&figures).unwrap_or((clients(&figures), Tone::Dim));
             let how = thing["protocol"].as_str().map(str::to_uppercase);
             rows.push(Row {
                 kind,
@@ -100,8 +104,8 @@ pub(super) fn rows<'a>(
                 branch: String::new(),
                 under: String::new(),
                 what: how.unwrap_or_else(|| "local".to_owned()),
-                state: clients(&figures),
-                tone: Tone::Dim,
+                state,
+                tone,
                 writes: figures.latency("write").window("last_10_s"),
                 reads: figures.latency("read").window("last_10_s"),
                 lag_s: 0.0,
@@ -111,6 +115,13 @@ pub(super) fn rows<'a>(
     }
     rows.extend(devices);
     rows
+}
+
+/// Returns the age of the oldest request without an answer, if it has been waiting for long.
+fn waiting(thing: &Figures) -> Option<(String, Tone)> {
+    let waiting_ns = thing.waiting_ns();
+    let words = || format!("waits {}", look::latency(waiting_ns));
+    (waiting_ns >= WAITING_NS_MIN).then(|| (words(), Tone::Warn))
 }
 
 /// Returns true if a side lacks an acknowledged write.
@@ -217,7 +228,7 @@ impl<'a> Tree<'a> {
             }
             Some(_) => ("healthy".to_owned(), Tone::Good),
             None => match device.word("health") {
-                None | Some("healthy") => (String::new(), Tone::Dim),
+                None | Some("healthy") => waiting(device).unwrap_or((String::new(), Tone::Dim)),
                 Some(word) => (word.to_owned(), Tone::Bad),
             },
         }

@@ -43,7 +43,7 @@ impl Screen {
 
     fn of(size: (u16, u16), status: &Value) -> Screen {
         let mut screen = Screen::new(size, LOOK);
-        screen.app.answer(Ok(status.clone()));
+        screen.app.answer(Ok(status.clone()), 0);
         screen
     }
 
@@ -90,7 +90,7 @@ async fn watch(volume: &Volume, size: (u16, u16), seconds: u64) -> Screen {
     let mut screen = Screen::new(size, LOOK);
     for _ in 0..seconds {
         volume.rt.sleep(Duration::from_secs(1)).await;
-        screen.app.answer(Ok(volume.status()));
+        screen.app.answer(Ok(volume.status()), 0);
     }
     screen
 }
@@ -119,7 +119,7 @@ fn a_healthy_volume_is_on_one_screen() {
                 screen.line_with(&["fast", "healthy"]);
                 screen.line_with(&["slow", "healthy"]);
                 screen.line_with(&["slowest write"]);
-                screen.line_with(&["exposure"]);
+                screen.line_with(&["on one side", "5 s"]);
                 screen.line_with(&["side slow", "log "]);
                 screen.line_with(&["q quit", "up 2 h 1 min"]);
                 // What is zero is left out.
@@ -147,7 +147,7 @@ fn a_frozen_side_is_seen_at_the_top_and_in_the_tree() {
                 assert!(lines[0].starts_with(first), "{}", lines[0]);
                 screen.line_with(&["slow", "frozen"]);
                 screen.line_with(&["fast", "healthy"]);
-                screen.line_with(&["exposure", "[", "on one side only, for"]);
+                screen.line_with(&["on one side", "[", "MiB, the oldest", "of 5 s"]);
             }
             volume.slow().set_frozen(false);
             drop(client);
@@ -174,7 +174,7 @@ fn a_rebuild_shows_how_far_it_is_and_what_is_left() {
             volume.slow().set_error(None);
             volume.until(&["rebuilding"], &["gone"], 5).await;
             let mut screen = watch(volume, SIZES[0], 5).await;
-            screen.line_with(&["rebuild slow", "[", "%", "MiB left", "MiB/s", "about"]);
+            screen.line_with(&["rebuild slow", "[", "%", "MiB left at", "MiB/s, "]);
             screen.line_with(&["slow", "rebuilding"]);
         },
     );
@@ -283,12 +283,12 @@ fn a_paused_screen_stays_as_it_is() {
     let mut screen = Screen::of(SIZES[0], &some_status());
     let before = screen.lines();
     screen.press(&[Key::Char('p')]);
-    screen.app.answer(Ok(two_volumes()));
+    screen.app.answer(Ok(two_volumes()), 0);
     let paused = screen.lines();
     assert_eq!(paused[..23], before[..23]);
     assert!(paused[23].starts_with(" paused "), "{}", paused[23]);
     screen.press(&[Key::Char(' ')]);
-    screen.app.answer(Ok(two_volumes()));
+    screen.app.answer(Ok(two_volumes()), 0);
     assert_ne!(screen.lines()[0], before[0]);
 }
 
@@ -318,24 +318,25 @@ fn of_several_volumes_the_worst_is_on_top() {
 fn a_server_that_does_not_answer_is_said_to_and_asked_again() {
     let mut screen = Screen::new(SIZES[0], LOOK);
     assert_eq!(screen.lines()[0], "asking the server");
-    let gone = || Err("the server of vol.toml does not answer: refused".to_owned());
-    screen.app.answer(gone());
+    let gone = || Err("no server is running for vol.toml".to_owned());
+    screen.app.answer(gone(), 1_000);
     let first = screen.lines()[0].clone();
-    assert!(
-        first.starts_with(" no answer  the server of vol.toml"),
-        "{first}"
-    );
-    screen.app.answer(Ok(some_status()));
+    assert!(first.starts_with(" no answer  no server is running for vol.toml; it is asked again"));
+    screen.app.answer(Ok(some_status()), 1_001);
     assert!(screen.lines()[0].starts_with(" healthy  vol:"));
-    screen.app.answer(gone());
-    screen.app.answer(gone());
+    screen.app.answer(gone(), 1_002);
+    screen.app.answer(gone(), 1_041);
     let lines = screen.lines();
     assert!(
-        lines[0].starts_with(" no answer  the server of vol.toml"),
+        lines[0].starts_with(" no answer  no server is running"),
         "{}",
         lines[0]
     );
-    assert!(lines[1].contains("the last answer"), "{}", lines[1]);
+    assert!(
+        lines[1].ends_with("its last answer, 40 s old"),
+        "{}",
+        lines[1]
+    );
     assert!(!lines.iter().any(|line| line.contains("healthy  vol")));
     screen.line_with(&["fast", "healthy"]);
 }
@@ -347,7 +348,7 @@ fn without_colours_nothing_is_coloured_and_a_state_stands_out() {
         ..LOOK
     };
     let mut screen = Screen::new(SIZES[0], plain);
-    screen.app.answer(Ok(two_volumes()));
+    screen.app.answer(Ok(two_volumes()), 0);
     screen.press(&[Key::Enter]);
     screen.lines();
     let buffer = screen.terminal.backend().buffer();
