@@ -19,7 +19,7 @@ mod tty;
 use std::io::Read;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -87,18 +87,12 @@ async fn show(
             app.answer(answer, rt.unix_seconds());
             is_stale = true;
         }
-        loop {
-            match keys.try_recv() {
-                Ok(key) => {
-                    if app.key(key) == Next::Quit {
-                        return Ok(());
-                    }
-                    is_stale = true;
-                }
-                Err(TryRecvError::Empty) => break,
-                // The terminal is gone.
-                Err(TryRecvError::Disconnected) => return Ok(()),
+        // Without a terminal as standard input there are no keys, and a signal ends the screen.
+        while let Ok(key) = keys.try_recv() {
+            if app.key(key) == Next::Quit {
+                return Ok(());
             }
+            is_stale = true;
         }
         let size_now = terminal.size()?;
         if is_stale || size_now != size {

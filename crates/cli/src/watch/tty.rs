@@ -38,7 +38,7 @@ impl Tty {
     /// # Errors
     /// Errors of the terminal.
     pub(super) fn take_over() -> io::Result<Tty> {
-        let before = tcgetattr(io::stdin())?;
+        let before = tcgetattr(io::stdout())?;
         let mut raw = before.clone();
         // Ctrl-C remains a signal. A program that is suspended would leave the screen as it is.
         raw.local_modes
@@ -50,7 +50,7 @@ impl Tty {
             *kept = Some(before);
         }
         let tty = Tty { out: io::stdout() };
-        tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
+        tcsetattr(io::stdout(), OptionalActions::Now, &raw)?;
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             give_back();
@@ -76,7 +76,7 @@ fn give_back() {
         let mut out = io::stdout();
         let _ = out.write_all(GIVE_BACK.as_bytes());
         let _ = out.flush();
-        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &before);
+        let _ = tcsetattr(io::stdout(), OptionalActions::Now, &before);
     }
 }
 
