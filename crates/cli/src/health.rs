@@ -361,13 +361,16 @@ impl<'a> Judging<'a> {
 
     fn absent(&mut self, side: &str, figures: &Figures, sides: &[(&str, Figures)]) {
         let since = show_seconds(figures.number("health_seconds"));
-        let why = figures.word("absent_reason").map_or_else(
-            || ": its device was not found".to_owned(),
-            |why| format!(": {why}"),
-        );
+        let why = figures
+            .word("absent_reason")
+            .unwrap_or("its device was not found");
         let lacks = match figures.number("out_of_sync_bytes") as u64 {
             0 => String::new(),
             bytes => format!("; it lacks {}", show_size(bytes)),
+        };
+        let path = match self.is_remote(side, 0) {
+            true => "; check its server and the network path to it",
+            false => "",
         };
         let is_whole = |figures: &Figures| figures.word("health") == Some("healthy");
         let copies = sides
@@ -375,10 +378,12 @@ impl<'a> Judging<'a> {
             .filter(|(_, figures)| is_whole(figures))
             .count();
         let left = match copies {
+            0 => "no copy is complete".to_owned(),
             1 => "one copy is left".to_owned(),
             copies => format!("{copies} copies are left"),
         };
-        let reason = format!("side {side} has been absent for {since}{why}{lacks}; {left}");
+        let reason =
+            format!("side {side} has been absent for {since}, and {left}: {why}{lacks}{path}");
         self.note(State::Gone, side, reason);
     }
 

@@ -97,7 +97,9 @@ impl App {
         match answer {
             Ok(status) => {
                 self.history.add(&status);
+                let names = self.names();
                 self.status = Some(Rc::new(status));
+                self.follow(names.get(self.selected));
                 self.answered_s = now_s;
                 self.missing = None;
                 self.keep_in_bounds();
@@ -122,7 +124,11 @@ impl App {
             Key::Char('q') => return Next::Quit,
             Key::Char('?' | 'h') => self.is_help_open = true,
             Key::Char('p' | ' ') => self.is_paused = !self.is_paused,
-            Key::Char('s') => self.order = self.order.next(),
+            Key::Char('s') => {
+                let names = self.names();
+                self.order = self.order.next();
+                self.follow(names.get(self.selected));
+            }
             Key::Char('v') => self.is_verbose = !self.is_verbose,
             Key::Up | Key::Char('k') => {
                 self.selected = self.selected.saturating_sub(1);
@@ -145,6 +151,31 @@ impl App {
         let status = self.status.as_ref();
         let volumes = status.map_or_else(Vec::new, |status| health::worst_first(status));
         volumes.into_iter().map(str::to_owned).collect()
+    }
+
+    /// Returns the names that can be selected on the page, each with its kind.
+    fn names(&self) -> Vec<(&'static str, String)> {
+        let Some(status) = &self.status else {
+            return Vec::new();
+        };
+        match self.page() {
+            Page::Volumes => {
+                let volumes = self.volumes();
+                volumes.into_iter().map(|name| ("volume", name)).collect()
+            }
+            Page::Volume(volume) | Page::Thing(volume, _, _) => {
+                let rows = rows::rows(status, &volume, self.order, self.look);
+                let name = |row: &rows::Row| (row.kind, row.name.to_owned());
+                rows.iter().map(name).collect()
+            }
+        }
+    }
+
+    /// Keeps the same thing selected, if it is still there, when it may have another place.
+    fn follow(&mut self, name: Option<&(&'static str, String)>) {
+        let names = self.names();
+        let at = names.iter().position(|other| Some(other) == name);
+        self.selected = at.unwrap_or(self.selected);
     }
 
     /// Returns the page that is drawn.
@@ -202,11 +233,7 @@ impl App {
             }
             _ => {}
         }
-        let count = match self.page() {
-            Page::Volumes => self.volumes().len(),
-            Page::Volume(volume) => overview::count(status, &volume),
-            Page::Thing(..) => return,
-        };
+        let count = self.names().len();
         self.selected = self.selected.min(count.saturating_sub(1));
     }
 

@@ -82,15 +82,6 @@ pub(super) fn draw(buffer: &mut Buffer, area: Rect, status: &Value, view: &View)
     draw::lines(buffer, area, &shown);
 }
 
-/// Returns the number of rows that can be selected.
-pub(super) fn count(status: &Value, volume: &str) -> usize {
-    let look = Look {
-        colour: false,
-        unicode: false,
-    };
-    rows::rows(status, volume, Order::Configured, look).len()
-}
-
 fn columns(width: usize) -> Vec<Column> {
     let all: Vec<Column> = COLUMNS.into_iter().chain(WIDE).collect();
     draw::fitting(&all, width).to_vec()
@@ -112,7 +103,8 @@ pub(super) fn health(status: &Value, view: &View, width: usize) -> Vec<Line<'sta
         } else {
             finding.reason.to_owned()
         };
-        lines.extend(draw::heading((finding.word, style), &text, width, 2));
+        let rows = if at == 0 { 3 } else { 2 };
+        lines.extend(draw::heading((finding.word, style), &text, width, rows));
     }
     if findings.len() > 3 {
         lines.push(Line::from(format!(" and {} more", findings.len() - 3)));

@@ -168,7 +168,7 @@ fn a_rebuild_shows_how_far_it_is_and_what_is_left() {
             let mut screen = watch(volume, SIZES[0], 2).await;
             let lines = screen.lines();
             assert!(lines[0].starts_with(" gone  vol: side slow has been absent for"));
-            assert!(lines[1].contains("one copy is left"), "{}", lines[1]);
+            assert!(lines[0].contains("and one copy is") && lines[1].contains("it lacks"));
             screen.line_with(&["slow", "gone"]);
             assert_eq!(client.stop().await, 0);
             volume.slow().set_error(None);
@@ -312,6 +312,26 @@ fn of_several_volumes_the_worst_is_on_top() {
     assert!(screen.lines()[0].starts_with(" gone  worse: side b"));
     screen.press(&[Key::Escape, Key::Down, Key::Enter]);
     assert!(screen.lines()[0].starts_with(" healthy  vol:"));
+}
+
+/// The order of the list changes with the health, under the hand of a person who presses a key.
+#[test]
+fn what_is_selected_stays_so_when_its_place_changes() {
+    let mut status = two_volumes();
+    let mut screen = Screen::of(SIZES[0], &status);
+    let gone = status["devices"]["worse"]["health"].take();
+    status["devices"]["worse"]["health"] = status["devices"]["vol"]["health"].take();
+    status["devices"]["vol"]["health"] = gone;
+    screen.app.answer(Ok(status), 1);
+    let lines = screen.lines();
+    assert!(
+        lines[1].starts_with("vol              gone"),
+        "{}",
+        lines[1]
+    );
+    screen.press(&[Key::Enter]);
+    let first = screen.lines()[0].clone();
+    assert!(first.starts_with(" healthy  worse:"), "{first}");
 }
 
 #[test]
