@@ -160,6 +160,9 @@ pub(crate) fn label(name: &str) -> String {
     if name == "exposed_seconds" {
         return "exposed for".to_owned();
     }
+    if name == "exposed_seconds_max" {
+        return "exposed for at most".to_owned();
+    }
     // This one is the time for which `health` is what it is.
     if name == "health_seconds" {
         return "health for".to_owned();
@@ -218,6 +221,7 @@ mod tests {
         assert_eq!(show("connections", &json!(3.0)), "3");
         assert_eq!(show("mode", &json!("delayed")), "delayed");
         assert_eq!(label("exposed_bytes"), "exposed");
+        assert_eq!(label("exposed_seconds_max"), "exposed for at most");
         assert_eq!(label("exposed_bytes_peak"), "exposed peak");
         assert_eq!(label("rate_bytes_per_s"), "rate per s");
         assert_eq!(label("age_s"), "age");

@@ -293,3 +293,31 @@ fn the_last_side_can_have_a_failing_flush_for_long() {
         },
     );
 }
+
+/// A device that takes its time itself, over one that answers at once, such as a model of a disk.
+#[test]
+fn a_device_without_a_mirror_is_frozen_where_its_requests_wait() {
+    let latency = |waiting_ns: u64, answered_ns: u64| {
+        json!({ "write": {
+            "in_flight": 3, "waiting_ns": waiting_ns, "answered_ns": answered_ns,
+        } })
+    };
+    let long = latency(2_500_000_000, 2_500_000_000);
+    let found = |top: &Value, below: &Value| {
+        let devices = json!({
+            "file": { "type": "file", "children": [], "latency": below },
+            "disk": { "type": "hdd", "children": ["file"], "latency": top },
+        });
+        let volumes = judge(devices.as_object().expect("an object"));
+        assert_eq!(volumes.len(), 1);
+        let worst = volumes[0].1.worst().clone();
+        assert_eq!(volumes[0].1.to_json()["also"], json!([]));
+        (worst.state, worst.of)
+    };
+    let none = json!({});
+    assert_eq!(found(&long, &none), (State::Frozen, "disk".to_owned()));
+    assert_eq!(found(&long, &long), (State::Frozen, "file".to_owned()));
+    // Others are answered meanwhile.
+    let busy = latency(2_500_000_000, 10_000_000);
+    assert_eq!(found(&busy, &none), (State::Healthy, "disk".to_owned()));
+}
