@@ -441,7 +441,7 @@ impl App {
         let words = "Rates and latencies are those of the last 10 seconds. The curve under a side \
                      shows its slowest write of each second of the last minute, from 100 us to 2 s \
                      on a logarithmic scale. The lag is the age of the oldest write that a side \
-                     lacks. What is exposed is on one side only, and would be lost with that side.";
+                     lacks. What is on one side only would be lost with that side.";
         lines.extend(draw::wrap(words, 76, 0).into_iter().map(Line::from));
         lines
     }

@@ -221,8 +221,13 @@ fn of_mirror(lines: &mut Vec<Line<'static>>, volume: &Figures, view: &View) {
             lines.push(line);
         }
     }
-    if let Some(operations) = volume.word("operations") {
-        lines.push(fact("unfinished", "", operations.to_owned(), look));
+    // A rebuild has its own line.
+    let operations = volume.word("operations").unwrap_or_default().split(", ");
+    let others = operations.filter(|words| !words.is_empty() && !words.starts_with("rebuild "));
+    let operations: Vec<&str> = others.collect();
+    if !operations.is_empty() {
+        let operations = operations.join(", ");
+        lines.push(fact("unfinished", "", operations, look));
     }
     if let Some(line) = volume.word("to_configure") {
         let text = format!("write into the configuration: {line}");
