@@ -4,7 +4,7 @@ use bimetal_block::layers::mirror::Conversion;
 use bimetal_block::layers::mirror::superblock::SideKind;
 use bimetal_block::units::show_size;
 
-use crate::status::show_uptime;
+use crate::statistics::show_uptime;
 
 /// Returns the layout with this name in a request or on the command line.
 pub(crate) fn kind(name: &str) -> Option<SideKind> {

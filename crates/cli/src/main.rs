@@ -19,8 +19,10 @@ mod events;
 mod exports;
 mod exposure;
 mod facts;
+mod figures;
 mod format;
 mod grow;
+mod health;
 mod index;
 mod init;
 mod itself;
@@ -49,6 +51,7 @@ mod status;
 mod terminal;
 mod tls;
 mod volume;
+mod watch;
 
 use std::process::ExitCode;
 

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::Config;
 use crate::events::Events;
+use crate::health;
 use crate::local::Local;
 use crate::metrics::{Measured, Snapshot};
 use crate::operation::Operation;
@@ -54,34 +55,32 @@ impl Shown {
 
     /// Returns the complete status.
     pub(crate) fn status(&self) -> Value {
-        let devices = self.devices();
-        let health = statistics::health(&devices);
+        let mut devices = statistics::of_devices(self.devices());
+        let volumes = health::judge(&devices);
+        for (name, health) in &volumes {
+            devices[name]["health"] = health.to_json();
+        }
         let exports = self.exports().into_iter().map(|(export, seen)| {
             let shown = json!({
                 "device": export.device,
                 "protocol": export.protocol.name(),
                 "listen": export.listen.to_string(),
             });
-            (export.name.clone(), with(shown, statistics::of_whole(seen)))
+            (
+                export.name.clone(),
+                statistics::with(shown, statistics::of_whole(seen)),
+            )
         });
         let attached = self.attached().into_iter().map(|(attached, seen)| {
             let shown = json!({ "device": attached.device });
             (
                 attached.local.path(),
-                with(shown, statistics::of_whole(seen)),
+                statistics::with(shown, statistics::of_whole(seen)),
             )
-        });
-        let devices = devices.into_iter().map(|seen| {
-            let shown = json!({
-                "type": seen.kind,
-                "size_bytes": seen.size_bytes,
-                "children": seen.children,
-            });
-            (seen.name, with(shown, statistics::of(seen.statistics)))
         });
         json!({
             "version": 1,
-            "health": health,
+            "health": health::overall(&volumes),
             "stopping": self.stopping.get(),
             "pid": std::process::id(),
             "driver": self.driver(),
@@ -89,14 +88,14 @@ impl Shown {
             "longest_turn": self.longest_turn(),
             "exports": exports.collect::<Map<_, _>>(),
             "attached": attached.collect::<Map<_, _>>(),
-            "devices": devices.collect::<Map<_, _>>(),
+            "devices": devices,
         })
     }
 
     /// Returns the state of the server for metrics.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let devices = self.devices();
-        let health = statistics::health(&devices);
+        let volumes = health::judge(&statistics::of_devices(devices.clone()));
         let of_export = |(export, statistics): (&ExportConfig, _)| Measured {
             kind: "export",
             label: ("export", export.name.clone()),
@@ -118,8 +117,10 @@ impl Shown {
         let exports = self.exports().into_iter().map(of_export);
         let attached = self.attached().into_iter().map(of_attached);
         let devices = devices.into_iter().map(of_device);
+        let word = |(name, health): &(String, health::Health)| (name.clone(), health.state());
         Snapshot {
-            health,
+            health: health::overall(&volumes),
+            volumes: volumes.iter().map(word).collect(),
             uptime_seconds: self.rt.now().since(self.started).as_secs_f64(),
             longest_turn_seconds: self.rt.longest_turn().time_ns as f64 / 1e9,
             measured: exports.chain(attached).chain(devices).collect(),
@@ -215,14 +216,6 @@ impl Shown {
             "data that was not flushed may be lost"
         }
     }
-}
-
-/// Returns an object with the entries of another one in addition.
-fn with(mut object: Value, more: Value) -> Value {
-    if let (Value::Object(into), Value::Object(from)) = (&mut object, more) {
-        into.extend(from);
-    }
-    object
 }
 
 /// Returns a statistic of a part as one of the whole.

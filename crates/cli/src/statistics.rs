@@ -49,6 +49,7 @@ fn latency_value(latency: &OpLatency) -> Value {
     let mut value = json!({
         "in_flight": latency.in_flight,
         "waiting_ns": latency.waiting_ns,
+        "answered_ns": latency.answered_ns,
         "longest": { "latency_ns": latency.longest.latency_ns, "unix_s": latency.longest.unix_s },
         "buckets": latency.buckets,
     });
@@ -68,28 +69,55 @@ fn latency_value(latency: &OpLatency) -> Value {
     value
 }
 
-/// Name of the statistic that is a device's health, and its value for a healthy device.
-const HEALTH: (&str, &str) = ("health", "healthy");
-
-/// Returns the overall health of `devices` as one word: `stopped` if a device accepts no requests,
-/// `degraded` if a device is not healthy, and `healthy` otherwise.
-pub(crate) fn health(devices: &[Seen]) -> &'static str {
-    let is_state = |statistic: &Statistic, of: &str| *statistic == Statistic::State(of.to_owned());
-    let mut health = "healthy";
-    for (part, name, statistic) in devices.iter().flat_map(|device| &device.statistics) {
-        if part.is_empty() && name == "state" && is_state(statistic, "stopped") {
-            return "stopped";
-        }
-        if name == HEALTH.0 && !is_state(statistic, HEALTH.1) {
-            health = "degraded";
-        }
-    }
-    health
+/// Converts open devices to `{DEVICE: {"type": .., "size_bytes": .., "children": [..], ..}}` with
+/// their statistics.
+pub(crate) fn of_devices(devices: Vec<Seen>) -> Map<String, Value> {
+    let devices = devices.into_iter().map(|seen| {
+        let shown = json!({
+            "type": seen.kind,
+            "size_bytes": seen.size_bytes,
+            "children": seen.children,
+        });
+        (seen.name, with(shown, of(seen.statistics)))
+    });
+    devices.collect()
 }
 
+/// Returns an object with the entries of another one in addition.
+pub(crate) fn with(mut object: Value, more: Value) -> Value {
+    if let (Value::Object(into), Value::Object(from)) = (&mut object, more) {
+        into.extend(from);
+    }
+    object
+}
+
+/// Beginnings of the names of internal counters.
+const INTERNAL: [&str; 15] = [
+    "log_entries",
+    "log_records",
+    "log_paced",
+    "logged_bytes",
+    "log_written",
+    "destage",
+    "replaced",
+    "checksum_",
+    "map_",
+    "mode_switches",
+    "write_median",
+    "merged",
+    "rewritten",
+    "written_damaged",
+    "segments_cleaned",
+];
 /// Suffixes that can follow the unit in the name of a statistic. A suffix says that the statistic
 /// is the peak, the maximum or the minimum of a value.
 const WHICH: [&str; 3] = ["_peak", "_max", "_min"];
+
+/// Returns true for a counter of work that was done inside a device: it says how, not how it is
+/// doing.
+pub(crate) fn is_internal(name: &str) -> bool {
+    INTERNAL.iter().any(|prefix| name.starts_with(prefix))
+}
 
 /// Formats one statistic for people. The unit is taken from the end of its name.
 pub(crate) fn show(name: &str, value: &Value) -> String {
@@ -132,6 +160,13 @@ pub(crate) fn label(name: &str) -> String {
     if name == "exposed_seconds" {
         return "exposed for".to_owned();
     }
+    if name == "exposed_seconds_max" {
+        return "exposed for at most".to_owned();
+    }
+    // This one is the time for which `health` is what it is.
+    if name == "health_seconds" {
+        return "health for".to_owned();
+    }
     let name = name.replace("_bytes_", " ");
     let suffixes = ["_bytes", "_ns", "_us", "_ms", "_seconds"];
     let stem = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
@@ -142,39 +177,30 @@ pub(crate) fn label(name: &str) -> String {
     stem.unwrap_or(&name).replace('_', " ")
 }
 
+/// Returns a duration in words, with its two largest units.
+pub(crate) fn show_uptime(seconds: f64) -> String {
+    let seconds = seconds as u64;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn one_sick_part_is_not_health() {
-        let statistic = |part: &str, name: &str, word: &str| {
-            let state = Statistic::State(word.to_owned());
-            (part.to_owned(), name.to_owned(), state)
-        };
-        let device = |name: &str, statistics| Seen {
-            name: name.to_owned(),
-            kind: "mirror",
-            children: Vec::new(),
-            size_bytes: 0,
-            statistics,
-        };
-        let devices = |side: &str| {
-            let ops = (String::new(), "ops".to_owned(), Statistic::Counter(3));
-            let of_vol = vec![
-                statistic("", "health", "healthy"),
-                statistic("b", "health", side),
-            ];
-            vec![device("a", vec![ops]), device("vol", of_vol)]
-        };
-        for (side, healthy) in [("healthy", true), ("absent", false)] {
-            let mut devices = devices(side);
-            let word = if healthy { "healthy" } else { "degraded" };
-            assert_eq!(health(&devices), word);
-            devices[1]
-                .statistics
-                .push(statistic("", "state", "stopped"));
-            assert_eq!(health(&devices), "stopped");
+    fn uptimes_have_two_units() {
+        for (seconds, shown) in [
+            (59.9, "59 s"),
+            (61.0, "1 min 1 s"),
+            (3_661.0, "1 h 1 min"),
+            (90_000.0, "1 d 1 h"),
+        ] {
+            assert_eq!(show_uptime(seconds), shown);
         }
     }
 
@@ -195,6 +221,7 @@ mod tests {
         assert_eq!(show("connections", &json!(3.0)), "3");
         assert_eq!(show("mode", &json!("delayed")), "delayed");
         assert_eq!(label("exposed_bytes"), "exposed");
+        assert_eq!(label("exposed_seconds_max"), "exposed for at most");
         assert_eq!(label("exposed_bytes_peak"), "exposed peak");
         assert_eq!(label("rate_bytes_per_s"), "rate per s");
         assert_eq!(label("age_s"), "age");

@@ -11,32 +11,14 @@ use bimetal_block::units::show_size;
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
-use crate::terminal::{Picture, Terminal, Tone};
-use crate::{latency, statistics};
+use crate::terminal::{Terminal, Tone};
+use crate::{health, latency, statistics, watch};
 use bimetal_console::table::{Align, Table};
 
 /// Exit status if all volumes work, but a device is not healthy.
 const DEGRADED: u8 = 1;
 /// Exit status if a volume accepts no requests, or no server answers.
 const STOPPED: u8 = 2;
-/// Beginnings of the names of internal counters.
-const INTERNAL: [&str; 15] = [
-    "log_entries",
-    "log_records",
-    "log_paced",
-    "logged_bytes",
-    "log_written",
-    "destage",
-    "replaced",
-    "checksum_",
-    "map_",
-    "mode_switches",
-    "write_median",
-    "merged",
-    "rewritten",
-    "written_damaged",
-    "segments_cleaned",
-];
 /// Interval at which `--watch` polls the server.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
@@ -49,7 +31,7 @@ pub(crate) struct Args {
     /// Print the answer as one line of JSON
     #[arg(long)]
     json: bool,
-    /// Poll the server again every second
+    /// Ask the server again every second; on a terminal, show a screen
     #[arg(long)]
     watch: bool,
     /// Show every figure of the sides, not only those that people need in operation
@@ -67,7 +49,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     let terminal = Terminal::of_stdout();
-    let mut picture = Picture::default();
+    if args.watch && terminal.live && !args.json {
+        let (colour, unicode) = terminal.shows();
+        watch::run(&config, watch::Look { colour, unicode }, args.verbose)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     loop {
         let answer = match config.ask(&json!({ "verb": "status" })) {
             Ok(answer) => answer,
@@ -80,11 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             writeln!(std::io::stdout().lock(), "{answer}")?;
         } else {
             let lines = to_lines(&answer, terminal, args.verbose);
-            if args.watch && terminal.live {
-                picture.draw(&lines)?;
-            } else {
-                writeln!(std::io::stdout().lock(), "{}", lines.join("\n"))?;
-            }
+            writeln!(std::io::stdout().lock(), "{}", lines.join("\n"))?;
         }
         if !args.watch {
             return Ok(ExitCode::from(match answer["health"].as_str() {
@@ -107,26 +89,20 @@ fn pause() {
 
 fn to_lines(answer: &Value, terminal: Terminal, is_verbose: bool) -> Vec<String> {
     let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
-    let health = word(&answer["health"]);
-    let tone = if health == "healthy" {
-        Tone::Good
-    } else {
-        Tone::Bad
-    };
+    let mut lines = health_lines(answer, terminal);
     let uptime = answer["uptime_s"].as_f64().unwrap_or(0.0);
     let longest_turn_ms = answer["longest_turn"]["time_ns"].as_f64().unwrap_or(0.0) / 1e6;
-    let mut lines = vec![format!(
-        "{}  pid {}  up {}  driver {}  longest turn {longest_turn_ms:.1} ms{}",
-        terminal.paint(tone, &health),
+    lines.push(format!(
+        "pid {}  up {}  driver {}  longest turn {longest_turn_ms:.1} ms{}",
         answer["pid"],
-        show_uptime(uptime),
+        statistics::show_uptime(uptime),
         word(&answer["driver"]["name"]),
         if answer["stopping"] == true {
             terminal.paint(Tone::Warn, "  stopping")
         } else {
             String::new()
         },
-    )];
+    ));
     if let Some(refused) = answer["driver"]["refused"].as_str() {
         let why = format!("io_uring cannot be used: {refused}");
         lines.push(terminal.paint(Tone::Warn, &why));
@@ -177,6 +153,25 @@ fn to_lines(answer: &Value, terminal: Terminal, is_verbose: bool) -> Vec<String>
     lines
 }
 
+/// Returns the health of each volume, the worst first: a word, and the reason in a sentence.
+fn health_lines(answer: &Value, terminal: Terminal) -> Vec<String> {
+    let mut lines = Vec::new();
+    for volume in health::worst_first(answer) {
+        for (at, found) in health::shown(answer, volume).iter().enumerate() {
+            let word = terminal.paint(found.tone(), found.word);
+            lines.push(match at {
+                0 => format!("{word}  {volume}: {}", found.reason),
+                _ => format!("  also {word}  {}", found.reason),
+            });
+        }
+    }
+    if lines.is_empty() {
+        // The server has no device, or is of an earlier version.
+        lines.push(answer["health"].as_str().unwrap_or("?").to_owned());
+    }
+    lines
+}
+
 /// Formats the statistics, several on each line. Counters that are 0 are omitted.
 fn flowing(statistics: &Map<String, Value>) -> Vec<String> {
     const WIDTH: usize = 96;
@@ -202,12 +197,6 @@ fn flowing(statistics: &Map<String, Value>) -> Vec<String> {
     lines
 }
 
-/// Returns true for a counter of work that was done inside a device: it says how, not how it is
-/// doing.
-fn is_internal(name: &str) -> bool {
-    INTERNAL.iter().any(|prefix| name.starts_with(prefix))
-}
-
 /// Formats the statistics of the parts of a device as a table, with a column for every part and a
 /// row for every statistic. Rows without a value other than 0 are omitted, and internal counters
 /// unless they are wanted.
@@ -228,7 +217,7 @@ fn part_table(parts: &Map<String, Value>, is_verbose: bool) -> Vec<String> {
         let mut values = parts
             .values()
             .filter_map(|statistics| statistics.get(*name));
-        is_verbose || !is_internal(name) && values.any(is_something)
+        is_verbose || !statistics::is_internal(name) && values.any(is_something)
     });
     for name in names {
         let mut row = vec![statistics::label(name)];
@@ -246,32 +235,9 @@ fn part_table(parts: &Map<String, Value>, is_verbose: bool) -> Vec<String> {
     table.lines().into_iter().map(indent).collect()
 }
 
-/// Returns a duration in words, with its two largest units.
-pub(crate) fn show_uptime(seconds: f64) -> String {
-    let seconds = seconds as u64;
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn uptimes_have_two_units() {
-        for (seconds, shown) in [
-            (59.9, "59 s"),
-            (61.0, "1 min 1 s"),
-            (3_661.0, "1 h 1 min"),
-            (90_000.0, "1 d 1 h"),
-        ] {
-            assert_eq!(show_uptime(seconds), shown);
-        }
-    }
 
     #[test]
     fn parts_stand_side_by_side() {

@@ -47,6 +47,11 @@ impl Terminal {
         }
     }
 
+    /// Returns whether colours are used, and whether characters beyond ASCII are.
+    pub(crate) fn shows(self) -> (bool, bool) {
+        (self.colour, self.unicode)
+    }
+
     /// Returns the number of columns of the terminal, or 100 if it is not known.
     pub(crate) fn width(self) -> usize {
         let size = console::Term::stdout().size_checked();

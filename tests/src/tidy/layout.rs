@@ -4,13 +4,13 @@ use super::{Complaint, Tree};
 use crate::rust_text::code_only;
 use std::collections::BTreeSet;
 
-/// Complains if Cargo.lock names 150 packages or more.
+/// Complains if Cargo.lock names 165 packages or more.
 pub fn few_packages(tree: &Tree) -> Vec<Complaint> {
     let lock = tree.files.iter().find(|f| f.path == "Cargo.lock");
     let count = lock.map_or(0, |f| {
         f.text.lines().filter(|l| *l == "[[package]]").count()
     });
-    (count >= 150)
+    (count >= 165)
         .then(|| format!("Cargo.lock: {count} packages"))
         .into_iter()
         .collect()

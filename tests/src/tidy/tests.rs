@@ -89,8 +89,8 @@ fn too_many_packages() {
     let lock = |count: usize| "[[package]]\nname = \"x\"\n".repeat(count);
     tells(
         few_packages,
-        &[("Cargo.lock", &lock(150))],
-        &[("Cargo.lock", &lock(149))],
+        &[("Cargo.lock", &lock(165))],
+        &[("Cargo.lock", &lock(164))],
     );
 }
 

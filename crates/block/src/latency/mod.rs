@@ -36,6 +36,8 @@ struct OpMeter {
     windows: Windows,
     pending: Pending,
     longest: Longest,
+    /// Time of the last answer; `None` before the first.
+    answered_at: Option<Instant>,
 }
 
 /// The longest latency of an operation since the start.
@@ -54,6 +56,8 @@ pub struct OpLatency {
     pub in_flight: u64,
     /// Time for which the oldest request in flight has been waiting, in ns; 0 when there is none.
     pub waiting_ns: u64,
+    /// Time since the last answer, in ns; `None` before the first answer.
+    pub answered_ns: Option<u64>,
     /// The longest latency of an answered request since the start.
     pub longest: Longest,
     /// The windows, in the order of [`Window::ALL`].
@@ -135,6 +139,7 @@ impl Meter {
         let mut of_op = self.ops[op].borrow_mut();
         let now_ns = self.rt.turn_began().as_ns();
         let of_op = of_op.get_or_insert_default();
+        of_op.answered_at = Some(self.rt.turn_began());
         of_op.windows.note(now_ns, 0, bytes, result.is_err());
     }
 
@@ -165,6 +170,9 @@ impl Meter {
         Some(OpLatency {
             in_flight: of_op.pending.count(),
             waiting_ns: of_op.pending.oldest_age_ns(now_ns),
+            answered_ns: of_op
+                .answered_at
+                .map(|at| now_ns.saturating_sub(at.as_ns())),
             longest: of_op.longest,
             windows,
             buckets,
@@ -189,6 +197,7 @@ impl Metered<'_> {
         let mut of_op = self.meter.ops[self.op].borrow_mut();
         let of_op = of_op.as_deref_mut().expect("a request has begun");
         let has_failed = result.is_err();
+        of_op.answered_at = Some(now);
         of_op
             .windows
             .note(now.as_ns(), latency_ns, self.bytes, has_failed);

@@ -24,6 +24,10 @@ const SLOW_NS: [u64; 2] = [100_000_000, 500_000_000];
 const CURVE_NS: (u64, u64) = (1_000_000, 2_000_000_000);
 /// Number of columns of the live table, not counting the latency curve.
 const WIDTH_WITHOUT_CURVE: usize = 76;
+/// Width below which a curve is under its row.
+const CURVE_WIDTH_MIN: usize = 8;
+/// Column at which such a curve begins.
+const CURVE_INDENT: usize = 11;
 
 /// Output of the demo and its format.
 pub(super) struct Screen {
@@ -61,23 +65,43 @@ impl Screen {
         let dim = |text: &str| self.terminal.paint(Tone::Dim, text);
         let mut lines = vec![
             format!(
-                "{}  {} of {} s  {}",
+                "{}  {} of {} s",
                 self.terminal.paint(Tone::Strong, "bimetal demo"),
                 elapsed.as_secs().min(self.seconds),
                 self.seconds,
-                dim(&self.load()),
             ),
+            dim(&self.load()),
             String::new(),
         ];
-        let room = self.terminal.width().saturating_sub(WIDTH_WITHOUT_CURVE);
-        lines.extend(self.table(targets, room.min(STEPS_MAX)).lines());
+        let width = self.terminal.width();
+        let room = width.saturating_sub(WIDTH_WITHOUT_CURVE);
+        let table = self.table(targets, room.min(STEPS_MAX)).lines();
+        let has_curves = room >= CURVE_WIDTH_MIN;
+        for (at, line) in table.into_iter().enumerate() {
+            lines.push(line);
+            // A narrow terminal has the curve of a target under its row.
+            if let Some(target) = at.checked_sub(1).map(|at| &targets[at])
+                && !has_curves
+            {
+                let curve = self.curve(target, width.saturating_sub(CURVE_INDENT).min(STEPS_MAX));
+                lines.push(format!("{}{curve}", " ".repeat(CURVE_INDENT)));
+            }
+        }
         lines.push(String::new());
         lines.extend(targets.iter().flat_map(|target| self.sides(target)));
         lines.push(String::new());
         lines.push(dim(
             "Meanwhile, in another terminal (Ctrl-C ends the demo):",
         ));
-        lines.extend(self.hints().into_iter().map(|hint| format!("  {hint}")));
+        let fits = |hint: &String| hint.len() + 2 <= width;
+        for hint in self.hints() {
+            match hint.split_once(' ').filter(|_| !fits(&hint)) {
+                Some((program, rest)) => {
+                    lines.extend([format!("  {program} \\"), format!("    {rest}")]);
+                }
+                None => lines.push(format!("  {hint}")),
+            }
+        }
         lines
     }
 
@@ -193,7 +217,7 @@ impl Screen {
     }
 
     fn table(&self, targets: &[Rc<Target>], curve_columns: usize) -> Table {
-        let with_curve = curve_columns >= 8;
+        let with_curve = curve_columns >= CURVE_WIDTH_MIN;
         let mut headings = vec![("", Align::Left)];
         headings.extend(["writes", "p50", "p99", "p99.9", "max"].map(|h| (h, Align::Right)));
         headings.push(("now", Align::Left));
@@ -214,13 +238,19 @@ impl Screen {
                 self.now(target),
             ];
             if with_curve {
-                let skip = counts.steps.len().saturating_sub(curve_columns);
-                let steps: Vec<_> = counts.steps.iter().skip(skip).copied().collect();
-                row.push(self.terminal.curve(&steps, CURVE_NS.0, CURVE_NS.1));
+                row.push(self.curve(target, curve_columns));
             }
             table.row(row);
         }
         table
+    }
+
+    /// Returns the curve of a target, of at most `columns` steps.
+    fn curve(&self, target: &Target, columns: usize) -> String {
+        let counts = target.counts();
+        let skip = counts.steps.len().saturating_sub(columns);
+        let steps: Vec<_> = counts.steps.iter().skip(skip).copied().collect();
+        self.terminal.curve(&steps, CURVE_NS.0, CURVE_NS.1)
     }
 
     /// Formats a latency, in a colour that depends on [`SLOW_NS`].
@@ -261,13 +291,14 @@ impl Screen {
         if names.is_empty() {
             return Vec::new();
         }
-        let exposed = number(&statistics, "", "exposed_bytes");
+        let figure = |name: &str| number(&statistics, "", name);
+        let size = |name: &str| show_size(figure(name) as u64);
         let mut lines = vec![format!(
-            "{}: on one side only {} for {} (limits 64 MiB, 5 s), peak {}",
+            "{}: {} on one side only, at most {}; peak {}",
             target.title,
-            show_size(exposed as u64),
-            show_latency((number(&statistics, "", "exposed_seconds") * 1e9) as u64),
-            show_size(number(&statistics, "", "exposed_bytes_peak") as u64),
+            size("exposed_bytes"),
+            size("exposed_bytes_max"),
+            size("exposed_bytes_peak"),
         )];
         for name in names {
             let lag_s = number(&statistics, name, "lag_seconds");
@@ -280,14 +311,16 @@ impl Screen {
                 (false, "in time") => Tone::Good,
                 (false, _) => Tone::Warn,
             };
-            let waiting = number(&statistics, name, "waiting_bytes");
             let mut line = format!(
-                "  side {name}  {}  waiting {}",
+                "  side {name}  {}",
                 self.terminal.paint(tone, &format!("{state:<8}")),
-                show_size(waiting as u64),
             );
+            let waiting = number(&statistics, name, "waiting_bytes") as u64;
+            if waiting > 0 {
+                line += &format!("  {} wait for it", show_size(waiting));
+            }
             if lag_s > 0.0 {
-                line += &format!(", behind by {}", show_latency((lag_s * 1e9) as u64));
+                line += &format!("  behind by {}", show_latency((lag_s * 1e9) as u64));
             }
             lines.push(line);
         }

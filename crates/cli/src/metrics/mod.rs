@@ -17,6 +17,7 @@ use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rt, Task};
 
 use self::families::Families;
+use crate::health::State;
 
 /// Maximum number of simultaneous connections. Further connections wait to be accepted.
 const CONNECTIONS_MAX: usize = 8;
@@ -48,6 +49,8 @@ pub(crate) struct Measured {
 pub(crate) struct Snapshot {
     /// `healthy`, `degraded` or `stopped`.
     pub(crate) health: &'static str,
+    /// State of each volume, by name.
+    pub(crate) volumes: Vec<(String, State)>,
     pub(crate) uptime_seconds: f64,
     /// Longest time in which the thread served no completion, in seconds.
     pub(crate) longest_turn_seconds: f64,
@@ -210,6 +213,11 @@ fn families(snapshot: &Snapshot) -> Families {
         let help = "Health of the server: 1 for its present health, 0 for the others";
         families.gauge("bimetal_health", help, vec![("is", health.to_owned())], is);
     }
+    for (volume, state) in &snapshot.volumes {
+        let help = "Health of the volume: 1 for its present health";
+        let labels = vec![("device", volume.clone()), ("is", state.word().to_owned())];
+        families.gauge("bimetal_volume_health", help, labels, 1.0);
+    }
     for (name, help, value) in [
         (
             "bimetal_uptime_seconds",
@@ -254,6 +262,7 @@ mod tests {
     fn ask() -> Ask {
         Rc::new(|| Snapshot {
             health: "degraded",
+            volumes: vec![("vol".to_owned(), State::FullLog)],
             uptime_seconds: 1.5,
             longest_turn_seconds: 0.001,
             measured: Vec::new(),
@@ -307,6 +316,10 @@ mod tests {
         assert!(plain.contains(PLAIN) && !plain.contains("EOF"), "{plain}");
         assert!(
             plain.contains("bimetal_health{is=\"degraded\"} 1"),
+            "{plain}"
+        );
+        assert!(
+            plain.contains("bimetal_volume_health{device=\"vol\",is=\"full log\"} 1"),
             "{plain}"
         );
         assert!(

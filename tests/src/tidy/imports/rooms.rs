@@ -76,7 +76,13 @@ const ROOMS: &[Rooms] = &[
                 "lifecycle",
             ],
             &["store"],
-            &["superblock", "digest", "written_blocks", "planted"],
+            &[
+                "superblock",
+                "digest",
+                "written_blocks",
+                "planted",
+                "lately",
+            ],
         ],
     },
 ];

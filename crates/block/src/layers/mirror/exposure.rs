@@ -8,9 +8,10 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bimetal_policy::exposure::{ExposureBounds, ExposurePace, Sides};
-use bimetal_rt::Instant;
 use bimetal_rt::sync::WaitQueue;
+use bimetal_rt::{Instant, Rt};
 
+use super::lately::Lately;
 use crate::range_set::RangeSet;
 
 /// The exposed ranges; see the module.
@@ -28,6 +29,25 @@ pub(super) struct Exposure {
     bytes_max_by_logs: Cell<u64>,
     /// Writes that wait for room in the exposure, in the order in which they began to wait.
     pub(super) backpressured_writes: WaitQueue,
+    /// Number of these writes, and when there were any.
+    held_up: Cell<u64>,
+    held_up_lately: Lately,
+}
+
+/// A write that waits for room; it no longer waits when this guard is dropped.
+pub(super) struct HeldUp<'e> {
+    exposure: &'e Exposure,
+    rt: &'e Rt,
+}
+
+impl Drop for HeldUp<'_> {
+    fn drop(&mut self) {
+        let exposure = self.exposure;
+        exposure.held_up.set(exposure.held_up.get() - 1);
+        if exposure.held_up.get() == 0 {
+            exposure.held_up_lately.set(self.rt.now(), false);
+        }
+    }
 }
 
 impl Exposure {
@@ -45,7 +65,21 @@ impl Exposure {
             is_paced: Cell::new(false),
             bytes_max_by_logs: Cell::new(u64::MAX),
             backpressured_writes: WaitQueue::new(),
+            held_up: Cell::new(0),
+            held_up_lately: Lately::default(),
         }
+    }
+
+    /// Records that a write waits for room, until the returned guard is dropped.
+    pub(super) fn hold_up<'e>(&'e self, rt: &'e Rt) -> HeldUp<'e> {
+        self.held_up.set(self.held_up.get() + 1);
+        self.held_up_lately.set(rt.now(), true);
+        HeldUp { exposure: self, rt }
+    }
+
+    /// Returns for how many of the last ten seconds writes have waited for room; 0 if not for long.
+    pub(super) fn held_up_seconds(&self, now: Instant) -> f64 {
+        self.held_up_lately.held_up_seconds(now)
     }
 
     /// Adds a range of a write that is acknowledged at the time `now`, before all healthy sides

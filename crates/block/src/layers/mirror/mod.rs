@@ -36,6 +36,7 @@ mod following;
 pub mod formatting;
 mod growing;
 mod health;
+mod lately;
 mod lifecycle;
 mod marking;
 mod membership;

@@ -126,6 +126,10 @@ impl Shared {
             watchers: TaskGroup::new(rt),
             counts: VolumeCounters::default(),
         });
+        for side in shared.sides.iter() {
+            side.life_since.set(rt.now());
+            side.advanced_at.set(rt.now());
+        }
         shared.note_logs();
         shared
     }
@@ -137,6 +141,8 @@ impl Shared {
     /// When the transition from the present state of the side is not allowed.
     pub(super) fn change_life(&self, side: &Side, next: Life) {
         side.life.turn(next);
+        side.life_since.set(self.rt.now());
+        side.advanced_at.set(self.rt.now());
         let everybody: [&Event; 4] = [
             &side.changed,
             &side.out_of_sync.added,

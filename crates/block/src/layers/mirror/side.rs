@@ -118,6 +118,11 @@ pub(super) struct Side {
     pub(super) out_of_sync: OutOfSync,
     /// Progress of the rebuild of the side, while one runs.
     pub(super) rebuild: Cell<Option<Progress>>,
+    /// Time at which the side came into its present state.
+    pub(super) life_since: Cell<Instant>,
+    /// Time at which the side came into its present state, or a rebuild last copied something to
+    /// it.
+    pub(super) advanced_at: Cell<Instant>,
     /// Operations in flight on the side.
     pub(super) work: Work,
     /// Patience with the side while changes of clients wait because of it; `None` if the side is
@@ -196,6 +201,8 @@ impl Side {
             marking: Cell::new(false),
             out_of_sync: OutOfSync::nothing(volume_bytes),
             rebuild: Cell::new(None),
+            life_since: Cell::new(Instant::ZERO),
+            advanced_at: Cell::new(Instant::ZERO),
             work: Work::none(),
             patience: Cell::new(patience),
             waited_for_since: Cell::new(None),

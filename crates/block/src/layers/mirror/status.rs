@@ -1,10 +1,11 @@
 //! Status and statistics of a mirror.
 
 use bimetal_policy::hetero::Mode;
+use bimetal_rt::Instant;
 use serde::{Serialize, Serializer};
 
 use super::capacity::Room;
-use super::lifecycle::AbsentReason;
+use super::lifecycle::{AbsentReason, Life};
 use super::operations::OperationStatus;
 use super::scrub_progress::ScrubStatus;
 use super::shared::{Shared, VolumeState};
@@ -17,6 +18,9 @@ use crate::range_set::RangeSet;
 pub struct MirrorStatus {
     /// `open`, `read-only`, `stopped` or `closed`.
     pub state: &'static str,
+    /// Why a volume that is `read-only` is so: `forced` when it was opened for inspection, or
+    /// `degraded`.
+    pub read_only_because: Option<&'static str>,
     /// True when a side is not healthy.
     pub degraded: bool,
     /// Number of acknowledged bytes that not all healthy sides hold at present.
@@ -27,6 +31,11 @@ pub struct MirrorStatus {
     pub exposed_bytes_peak: u64,
     /// Bound on the exposed bytes; `None` without a bound.
     pub exposed_bytes_max: Option<u64>,
+    /// Bound on the age in seconds of the oldest exposed write; `None` without a bound.
+    pub exposed_seconds_max: Option<f64>,
+    /// Number of seconds, of the last ten, in which writes waited for room in the exposure; 0 if
+    /// they waited for less than two of them.
+    pub writes_held_up_seconds: f64,
     /// Number of writes that were acknowledged before all healthy sides had them.
     pub acknowledged_early: u64,
     /// Number of these writes that were acknowledged while a side that lacked the write had not
@@ -68,6 +77,8 @@ pub struct SideStatus {
     /// was missing when the volume was opened.
     #[serde(serialize_with = "in_words")]
     pub absent_reason: Option<AbsentReason>,
+    /// Time in seconds for which `health` has been what it is.
+    pub health_seconds: f64,
     /// Number of times that the side was ejected because it was silent while writes waited for it.
     pub silences: u64,
     /// Silence in seconds after which the side is ejected if writes wait because of it; `None` if
@@ -108,10 +119,17 @@ pub struct SideStatus {
     /// Estimated number of seconds until the side lacks nothing; `None` while no rebuild of the
     /// side runs.
     pub resync_seconds_left: Option<f64>,
+    /// Number of bytes that the running rebuild has passed; `None` while none runs.
+    pub resync_passed_bytes: Option<u64>,
+    /// Time in seconds for which nothing was copied to a side that is being rebuilt.
+    pub resync_stalled_seconds: Option<f64>,
     /// Number of blocks of the side that were found corrupt.
     pub corrupt_blocks: u64,
     /// True while new changes wait for free space in the log of the side.
     pub log_full: bool,
+    /// Number of seconds, of the last ten, in which changes waited for space in the log; 0 if they
+    /// waited for less than two of them.
+    pub log_held_up_seconds: f64,
 }
 
 fn in_words<S: Serializer>(reason: &Option<AbsentReason>, to: S) -> Result<S::Ok, S::Error> {
@@ -121,6 +139,7 @@ fn in_words<S: Serializer>(reason: &Option<AbsentReason>, to: S) -> Result<S::Ok
 impl Shared {
     pub(super) fn status(&self) -> MirrorStatus {
         let bound = self.rules().exposure_bytes_max;
+        let age_ns_max = self.rules.exposure_age_ns_max;
         MirrorStatus {
             state: match self.state.get() {
                 VolumeState::Open => "open",
@@ -128,11 +147,18 @@ impl Shared {
                 VolumeState::Stopped => "stopped",
                 VolumeState::Closed => "closed",
             },
+            read_only_because: match self.state.get() {
+                VolumeState::Frozen => Some("forced"),
+                VolumeState::ReadOnly => Some("degraded"),
+                _ => None,
+            },
             degraded: !self.all_are_healthy(),
             exposed_bytes: self.exposure.bytes(),
             exposed_seconds: self.exposure_age_ns() as f64 / 1e9,
             exposed_bytes_peak: self.exposure.bytes_peak(),
             exposed_bytes_max: (bound != u64::MAX).then_some(bound),
+            exposed_seconds_max: (age_ns_max != u64::MAX).then_some(age_ns_max as f64 / 1e9),
+            writes_held_up_seconds: self.exposure.held_up_seconds(self.rt.now()),
             acknowledged_early: self.counts.acknowledged_early.get(),
             saved_from_freezes: self.counts.saved_from_freezes.get(),
             hedged_reads: self.counts.hedged_reads.get(),
@@ -163,11 +189,15 @@ impl Shared {
         let side = &self.sides[index];
         let (queue, policy) = (side.queue.borrow(), side.policy.borrow());
         let oldest = queue.oldest_acknowledged(0);
+        let seconds_since = |at: Instant| self.rt.now().ns_since(at) as f64 / 1e9;
+        let advanced_seconds = seconds_since(side.advanced_at.get());
+        let lacks_some = side.life.get() == Life::Resyncing;
         SideStatus {
             name: side.name.clone(),
             health: side.life.get().name(),
             operation: self.operation_of(side),
             absent_reason: side.life.get().absent_reason(),
+            health_seconds: seconds_since(side.life_since.get()),
             silences: side.counts.silences.get(),
             patience_seconds: self.patience_with(side).map(|patience| {
                 let patience_ns = patience.ns(self.rt.now().as_ns());
@@ -182,7 +212,7 @@ impl Shared {
             stuck: side.work.is_stuck(),
             waiting_bytes: queue.waiting_bytes(),
             in_flight_bytes: queue.flying_bytes(),
-            lag_seconds: oldest.map_or(0.0, |at| self.rt.now().ns_since(at) as f64 / 1e9),
+            lag_seconds: oldest.map_or(0.0, seconds_since),
             out_of_sync_bytes: side.out_of_sync.bytes(),
             out_of_sync_ranges: side.out_of_sync.count() as u64,
             mode_switches: policy.switches(),
@@ -200,7 +230,12 @@ impl Shared {
                     .saturating_sub(progress.ahead_bytes);
                 progress.seconds_left(self.rt.now(), left_bytes)
             }),
+            resync_passed_bytes: side.rebuild.get().map(|progress| progress.passed_bytes),
+            resync_stalled_seconds: lacks_some.then_some(advanced_seconds),
             corrupt_blocks: side.counts.corrupt.get(),
+            log_held_up_seconds: side
+                .store()
+                .map_or(0.0, |store| store.log_held_up_seconds()),
             log_full: side.store().is_some_and(|store| store.is_short_of_room()),
         }
     }
@@ -270,6 +305,10 @@ impl MirrorStatus {
     /// Reports the fields of the status as named statistics.
     pub(super) fn statistics(&self, out: &mut dyn StatisticVisitor) {
         out.statistic("", "state", Statistic::State(self.state.to_owned()));
+        if let Some(because) = self.read_only_because {
+            let because = Statistic::State(because.to_owned());
+            out.statistic("", "read_only_because", because);
+        }
         out.statistic(
             "",
             "degraded",
@@ -293,6 +332,11 @@ impl MirrorStatus {
         if let Some(bound) = self.exposed_bytes_max {
             out.statistic("", "exposed_bytes_max", Statistic::Gauge(bound as f64));
         }
+        if let Some(bound) = self.exposed_seconds_max {
+            out.statistic("", "exposed_seconds_max", Statistic::Gauge(bound));
+        }
+        let held_up = Statistic::Gauge(self.writes_held_up_seconds);
+        out.statistic("", "writes_held_up_seconds", held_up);
         out.statistic(
             "",
             "acknowledged_early",
@@ -334,6 +378,8 @@ impl MirrorStatus {
             if let Some(reason) = side.absent_reason {
                 out.statistic(part, "absent_reason", Statistic::State(reason.to_string()));
             }
+            let health_seconds = Statistic::Gauge(side.health_seconds);
+            out.statistic(part, "health_seconds", health_seconds);
             if let Some(seconds) = side.patience_seconds {
                 out.statistic(part, "patience_seconds", Statistic::Gauge(seconds));
             }
@@ -390,6 +436,15 @@ impl MirrorStatus {
             if let Some(seconds) = side.resync_seconds_left {
                 out.statistic(part, "resync_left_seconds", Statistic::Gauge(seconds));
             }
+            if let Some(bytes) = side.resync_passed_bytes {
+                let passed = Statistic::Gauge(bytes as f64);
+                out.statistic(part, "resync_passed_bytes", passed);
+            }
+            if let Some(seconds) = side.resync_stalled_seconds {
+                out.statistic(part, "resync_stalled_seconds", Statistic::Gauge(seconds));
+            }
+            let held_up = Statistic::Gauge(side.log_held_up_seconds);
+            out.statistic(part, "log_held_up_seconds", held_up);
             out.statistic(
                 part,
                 "corrupt_found",

@@ -309,6 +309,7 @@ impl Shared {
             return;
         }
         add(&self.counts.backpressured_writes, 1);
+        let _held_up = self.exposure.hold_up(&self.rt);
         self.keep_pace();
         let room = self
             .exposure

@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use bimetal_rt::sync::{Event, Semaphore};
-use bimetal_rt::{Payload, Rt};
+use bimetal_rt::{Instant, Payload, Rt};
 
 use self::unflushed::{Change, Unflushed};
 use crate::device::{Device, IoFuture, LocalFuture, Statistic, StatisticVisitor};
@@ -76,6 +76,9 @@ pub(super) struct Durable {
     /// Number of failed flushes.
     failures: Cell<u64>,
     failure: Cell<Option<Failure>>,
+    /// Time of the first failure that is not repaired yet, and time of the last failure.
+    failing_since: Cell<Option<Instant>>,
+    failed_at: Cell<Option<Instant>>,
     /// True until a flush has succeeded since the device was opened.
     unproven: Cell<bool>,
     /// Semaphore that admits one flush at a time. If two flushes overlapped, one flush could
@@ -169,6 +172,8 @@ impl Durable {
             completed: Cell::new(0),
             failures: Cell::new(0),
             failure: Cell::new(None),
+            failing_since: Cell::new(None),
+            failed_at: Cell::new(None),
             unproven: Cell::new(true),
             flushing: Semaphore::new(1),
             flushes: Cell::new(0),
@@ -184,6 +189,7 @@ impl Durable {
     pub(super) fn forget(&self) {
         *self.unflushed.borrow_mut() = Unflushed::default();
         self.failure.set(None);
+        self.failed_at.set(None);
         self.unproven.set(true);
         self.interruptions.set(self.below.interruptions());
         self.moved.notify();
@@ -215,12 +221,29 @@ impl Durable {
         out.statistic(part, "unflushed_bytes", Statistic::Gauge(unflushed_bytes));
         let failures = Statistic::Counter(self.failures.get());
         out.statistic(part, "failed_flushes", failures);
+        let since = self
+            .failing_since
+            .get()
+            .filter(|_| self.failure.get().is_some());
+        for (name, since) in [
+            ("flush_failing_seconds", since),
+            ("since_failed_flush_seconds", self.failed_at.get()),
+        ] {
+            if let Some(since) = since {
+                let seconds = self.rt.now().ns_since(since) as f64 / 1e9;
+                out.statistic(part, name, Statistic::Gauge(seconds));
+            }
+        }
         let again = Statistic::Counter(self.rewritten_bytes.get());
         out.statistic(part, "rewritten_bytes", again);
     }
 
     fn note_failure(&self, error: IoError) {
         self.failures.set(self.failures.get() + 1);
+        if self.failure.get().is_none() {
+            self.failing_since.set(Some(self.rt.now()));
+        }
+        self.failed_at.set(Some(self.rt.now()));
         let unknown = self.unproven.get();
         self.failure.set(Some(match unknown {
             true => Failure::Unknown(error),

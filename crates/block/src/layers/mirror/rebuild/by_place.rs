@@ -263,6 +263,7 @@ impl Shared {
                 .map(|part| part.end - part.start)
                 .sum::<u64>();
             side.rebuild.set(Some(progress));
+            side.advanced_at.set(self.rt.now());
         }
         Ok(written)
     }

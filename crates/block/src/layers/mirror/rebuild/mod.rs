@@ -216,6 +216,7 @@ impl Shared {
         if let (Ok(()), Some(mut progress)) = (copied, side.rebuild.get()) {
             progress.passed_bytes += len;
             side.rebuild.set(Some(progress));
+            side.advanced_at.set(self.rt.now());
         }
         (len, self.rt.now().since(began), copied)
     }

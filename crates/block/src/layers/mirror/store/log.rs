@@ -28,6 +28,7 @@ use crate::device::Device;
 use crate::error::IoError;
 use crate::extent_map::Cut;
 use crate::layers::mirror::digest::BlockDigest;
+use crate::layers::mirror::lately::Lately;
 use crate::layers::mirror::superblock::Uuid;
 use crate::request::{Flags, Request};
 
@@ -82,6 +83,8 @@ pub(super) struct Log {
     /// so far, including entries that are still being written.
     pub(super) formed: Cell<(u64, u64)>,
     waits_for_space: Cell<bool>,
+    /// When changes waited for space, or for room that is withheld.
+    pub(super) held_up: Lately,
     /// Number of tasks for which the log pauses.
     pub(super) gives_way: Cell<u32>,
     /// Whether a task checks if the pause is over, or clients wait for this log.
@@ -155,6 +158,7 @@ impl Log {
             kept_from: Cell::new(kept_from),
             formed: Cell::new((highest, complete)),
             waits_for_space: Cell::new(false),
+            held_up: Lately::default(),
             gives_way: Cell::new(0),
             looks: Cell::new(false),
             is_awaited: RefCell::new(Rc::new(|| false)),
@@ -376,6 +380,11 @@ impl Log {
 
     /// Writes waiting appends as long as the device is ready and the log has space.
     pub(super) fn pump(self: &Rc<Self>) {
+        self.write_waiting();
+        self.note_held_up();
+    }
+
+    fn write_waiting(self: &Rc<Self>) {
         self.look_while_paused();
         while !self.broken.get()
             && self.halted.get().is_none()
@@ -654,6 +663,7 @@ impl Log {
         }
         self.fail_again(error);
         self.overtaking.fail(error);
+        self.note_held_up();
     }
 
     /// Fails the remaining entries after a failure, once all their writes have ended. Entries not

@@ -144,6 +144,12 @@ impl Store {
         self.log.is_full() || self.log.is_paced()
     }
 
+    /// Returns for how many of the last ten seconds changes have waited for space in the log; 0 if
+    /// not for long.
+    pub(in super::super) fn log_held_up_seconds(&self) -> f64 {
+        self.log.held_up.held_up_seconds(self.rt.now())
+    }
+
     /// Returns the time in ns in which the side is expected to store `bytes` bytes in `ranges`
     /// ranges, as far as its log decides this: at once what its log has room for now, and the rest
     /// at the pace of the destager. Half of the room counts, because changes that arrive singly

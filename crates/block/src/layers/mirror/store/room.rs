@@ -116,6 +116,12 @@ impl Log {
         self.withheld.waits.get() && self.withheld.bytes.get().is_some() && self.has_pending()
     }
 
+    /// Records whether changes wait for room now.
+    pub(super) fn note_held_up(&self) {
+        let waits = self.is_full() || self.is_paced();
+        self.held_up.set(self.rt.turn_began(), waits);
+    }
+
     /// Returns true when a change waits for withheld room, or waited for it less than `recent` ago.
     pub(super) fn was_paced_within(&self, recent: std::time::Duration) -> bool {
         let waited_at = self.withheld.waited_at.get();

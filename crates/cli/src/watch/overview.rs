@@ -1,0 +1,369 @@
+//! The first page of a volume: its health, the stack as a tree with the latencies of the last ten
+//! seconds, and the bounds that matter: exposure, logs, space, and what a rebuild or a scrub has
+//! left to do.
+
+use bimetal_block::units::show_size;
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use ratatui_core::style::Style;
+use ratatui_core::text::{Line, Span};
+use serde_json::Value;
+
+use super::draw::{self, Column};
+use super::history::History;
+use super::look::{self, Look};
+use super::rows::{self, Order, Row};
+use crate::figures::Figures;
+use crate::health::{self, rebuilt_share, show_seconds};
+use crate::statistics;
+use crate::terminal::Tone;
+
+/// Columns of the tree. On a narrow terminal the last ones are left out.
+const COLUMNS: [Column; 9] = [
+    Column::left("", 15),
+    Column::left("", 14),
+    Column::right("write/s", 7),
+    Column::right("median", 6),
+    Column::right("99 %", 6),
+    Column::right("max", 6),
+    Column::right("read/s", 6),
+    Column::right("99 %", 6),
+    Column::right("lag", 6),
+];
+/// Further columns on a wide terminal.
+const WIDE: [Column; 1] = [Column::left("what it is", 24)];
+/// Width of a bar.
+const BAR_WIDTH: usize = 18;
+
+/// What the page shows besides the status.
+pub(super) struct View<'a> {
+    pub(super) volume: &'a str,
+    pub(super) selected: usize,
+    pub(super) order: Order,
+    pub(super) is_verbose: bool,
+    pub(super) look: Look,
+    /// Text in the place of the health if the server does not answer.
+    pub(super) gone: Option<&'a str>,
+    pub(super) history: &'a History,
+}
+
+/// Draws the page.
+pub(super) fn draw(buffer: &mut Buffer, area: Rect, status: &Value, view: &View) {
+    let width = usize::from(area.width);
+    let top = health(status, view, width);
+    let rows = rows::rows(status, view.volume, view.order, view.look);
+    let mut facts = facts(status, view);
+    let height = usize::from(area.height);
+    // The heading of the table and an empty line above and below it.
+    let rest = height.saturating_sub(top.len() + 3);
+    facts.truncate(rest.saturating_sub(rows.len().min(rest / 2)));
+    let room = rest.saturating_sub(facts.len());
+    let sides = rows.iter().filter(|row| row.is_side).count();
+    let has_curves = rows.len() + sides <= room && view.history.is_known();
+    let table = table(&rows, view, width, has_curves);
+    let selected = table
+        .iter()
+        .position(|(row, _)| *row == view.selected)
+        .unwrap_or(0);
+    let skip = (selected + 1).saturating_sub(room);
+    let mut shown = top;
+    shown.push(Line::default());
+    let columns = columns(width);
+    shown.push(draw::headings(&columns, view.look.style(Tone::Dim)));
+    shown.extend(
+        table
+            .into_iter()
+            .skip(skip)
+            .take(room)
+            .map(|(_, line)| line),
+    );
+    shown.push(Line::default());
+    shown.extend(facts);
+    draw::lines(buffer, area, &shown);
+}
+
+fn columns(width: usize) -> Vec<Column> {
+    let all: Vec<Column> = COLUMNS.into_iter().chain(WIDE).collect();
+    draw::fitting(&all, width).to_vec()
+}
+
+/// Returns the health of a volume: the worst finding, and a line for each further one.
+pub(super) fn health(status: &Value, view: &View, width: usize) -> Vec<Line<'static>> {
+    if let Some(gone) = view.gone {
+        let style = view.look.banner(Tone::Bad);
+        return draw::heading(("no answer", style), gone, width, 2);
+    }
+    let findings = health::shown(status, view.volume);
+    let mut lines = Vec::new();
+    for (at, finding) in findings.iter().take(3).enumerate() {
+        let style = view.look.banner(finding.tone());
+        let text = format!("{}: {}", view.volume, finding.reason);
+        let text = if at == 0 {
+            text
+        } else {
+            finding.reason.to_owned()
+        };
+        let rows = if at == 0 { 3 } else { 2 };
+        lines.extend(draw::heading((finding.word, style), &text, width, rows));
+    }
+    if findings.len() > 3 {
+        lines.push(Line::from(format!(" and {} more", findings.len() - 3)));
+    }
+    lines
+}
+
+/// Returns the lines of the tree, each with the index of its row.
+fn table(rows: &[Row], view: &View, width: usize, has_curves: bool) -> Vec<(usize, Line<'static>)> {
+    let (look, columns) = (view.look, columns(width));
+    let mut lines = Vec::new();
+    for (at, row) in rows.iter().enumerate() {
+        let mut line = draw::row(&columns, &cells(row, look));
+        if at == view.selected {
+            draw::select(&mut line, u16::try_from(width).unwrap_or(u16::MAX));
+        }
+        lines.push((at, line));
+        if row.is_side && has_curves {
+            lines.push((at, curve(row, view, width)));
+        }
+    }
+    lines
+}
+
+fn cells(row: &Row, look: Look) -> Vec<(String, Style)> {
+    let plain = Style::new();
+    let name = match row.kind {
+        "export" => format!("export {}", row.name),
+        _ => format!("{}{}", row.branch, row.name),
+    };
+    let of_name = if row.is_side {
+        look.style(Tone::Strong)
+    } else {
+        plain
+    };
+    let latency = |ns: u64| match ns >= 1_000_000_000 {
+        true => (look::latency(ns), look.style(Tone::Warn)),
+        false => (look::latency(ns), plain),
+    };
+    let state = match row.state.is_empty() {
+        true => (row.what.clone(), look.style(Tone::Dim)),
+        false => (row.state.clone(), look.style(row.tone)),
+    };
+    let (writes, reads) = (row.writes, row.reads);
+    vec![
+        (name, of_name),
+        state,
+        (look::rate(writes.requests_per_s()), plain),
+        latency(writes.p50_ns),
+        latency(writes.p99_ns),
+        latency(writes.max_ns),
+        (look::rate(reads.requests_per_s()), plain),
+        latency(reads.p99_ns),
+        (look::seconds(row.lag_s), plain),
+        (row.what.clone(), look.style(Tone::Dim)),
+    ]
+}
+
+/// Returns the curve of the slowest writes of a side, under its row.
+fn curve(row: &Row, view: &View, width: usize) -> Line<'static> {
+    let values = view.history.slowest_writes("device", row.name);
+    let peak_ns = values.iter().flatten().max().copied().unwrap_or(0);
+    let label = match peak_ns {
+        0 => String::new(),
+        ns => format!(" slowest write {}", look::latency(ns)),
+    };
+    let indent = row.under.chars().count();
+    let room = width.saturating_sub(indent + label.len()).min(values.len());
+    let shown = &values[values.len() - room..];
+    let mut line = Line::from(Span::raw(row.under.clone()));
+    line.push_span(Span::raw(view.look.curve(shown)));
+    line.push_span(Span::styled(label, view.look.style(Tone::Dim)));
+    line
+}
+
+/// Returns the lines below the tree.
+fn facts(status: &Value, view: &View) -> Vec<Line<'static>> {
+    let volume = Figures::of(&status["devices"][view.volume]);
+    let mut lines = Vec::new();
+    if volume.kind() == "mirror" {
+        of_mirror(&mut lines, &volume, view);
+    }
+    // The mirror can be below a cache or another layer.
+    let rows = rows::rows(status, view.volume, Order::Configured, view.look);
+    for row in rows
+        .iter()
+        .filter(|row| row.name != view.volume && row.kind == "device")
+    {
+        let device = Figures::of(&status["devices"][row.name]);
+        if device.kind() == "mirror" {
+            of_mirror(&mut lines, &device, view);
+        }
+    }
+    if view.is_verbose {
+        lines.push(Line::default());
+        lines.extend(counters(&volume).into_iter().map(Line::from));
+    }
+    lines
+}
+
+fn of_mirror(lines: &mut Vec<Line<'static>>, volume: &Figures, view: &View) {
+    let look = view.look;
+    lines.push(exposure(volume, look));
+    for (side, figures) in volume.parts() {
+        if let Some(line) = rebuild(side, &figures, look) {
+            lines.push(line);
+        }
+    }
+    if volume.word("scrub") == Some("running") {
+        lines.push(scrub(volume, look));
+    }
+    for (side, figures) in volume.parts() {
+        if let Some(line) = space(side, &figures, look) {
+            lines.push(line);
+        }
+    }
+    // A rebuild has its own line.
+    let operations = volume.word("operations").unwrap_or_default().split(", ");
+    let others = operations.filter(|words| !words.is_empty() && !words.starts_with("rebuild "));
+    let operations: Vec<&str> = others.collect();
+    if !operations.is_empty() {
+        let operations = operations.join(", ");
+        lines.push(fact("unfinished", "", operations, look));
+    }
+    if let Some(line) = volume.word("to_configure") {
+        let text = format!("write into the configuration: {line}");
+        lines.push(fact("configure", "", text, look));
+    }
+}
+
+/// Returns a line with a name, a bar or nothing, and a text.
+fn fact(name: &str, bar: &str, text: String, look: Look) -> Line<'static> {
+    let mut line = Line::from(Span::styled(format!("{name:<14} "), look.style(Tone::Dim)));
+    if !bar.is_empty() {
+        line.push_span(Span::raw(format!("{bar} ")));
+    }
+    line.push_span(Span::raw(text));
+    line
+}
+
+fn exposure(volume: &Figures, look: Look) -> Line<'static> {
+    let bytes = volume.number("exposed_bytes");
+    let age_s = volume.number("exposed_seconds");
+    let bytes_max = volume.figure("exposed_bytes_max");
+    let age_s_max = volume.figure("exposed_seconds_max");
+    let of = |max: Option<String>| max.map_or_else(String::new, |max| format!(" of {max}"));
+    let size = |bytes: f64| show_size(bytes as u64);
+    let bound = |seconds: f64| format!("{seconds} s");
+    let text = match bytes as u64 {
+        0 => {
+            let bounds = [bytes_max.map(size), age_s_max.map(bound)];
+            let bounds: Vec<String> = bounds.into_iter().flatten().collect();
+            match bounds.is_empty() {
+                true => "nothing".to_owned(),
+                false => format!("nothing (at most {})", bounds.join(", ")),
+            }
+        }
+        bytes => format!(
+            "{}{}, the oldest {}{}",
+            show_size(bytes),
+            of(bytes_max.map(size)),
+            show_seconds(age_s),
+            of(age_s_max.map(bound)),
+        ),
+    };
+    // The bound that is nearer decides.
+    let share =
+        |value: f64, max: Option<f64>| max.filter(|max| *max > 0.0).map_or(0.0, |max| value / max);
+    let share = share(bytes, bytes_max).max(share(age_s, age_s_max));
+    let has_bar = bytes > 0.0;
+    let bar = if has_bar {
+        look.bar(share, BAR_WIDTH)
+    } else {
+        String::new()
+    };
+    fact("on one side", &bar, text, look)
+}
+
+fn rebuild(side: &str, figures: &Figures, look: Look) -> Option<Line<'static>> {
+    if figures.word("health") != Some("resyncing") {
+        return None;
+    }
+    let share = rebuilt_share(figures).unwrap_or(0.0);
+    let left_bytes = figures.number("out_of_sync_bytes");
+    let left = look::size(left_bytes as u64);
+    let mut text = format!("{:.0} %, {left} left", (share * 100.0).floor());
+    if let Some(seconds) = figures
+        .figure("resync_left_seconds")
+        .filter(|seconds| *seconds > 0.0)
+    {
+        let bytes_per_s = look::size((left_bytes / seconds) as u64);
+        let time = show_seconds(seconds.max(1.0));
+        text += &format!(" at {bytes_per_s}/s, {time}");
+    }
+    let bar = look.bar(share, BAR_WIDTH);
+    Some(fact(&format!("rebuild {side}"), &bar, text, look))
+}
+
+fn scrub(volume: &Figures, look: Look) -> Line<'static> {
+    let (done, all) = (
+        volume.number("scrub_position_bytes"),
+        volume.size_bytes() as f64,
+    );
+    let share = if all > 0.0 { done / all } else { 0.0 };
+    let mut text = format!("{:.0} %", (share * 100.0).floor());
+    let seconds = volume.number("scrub_seconds");
+    if done > 0.0 && seconds > 0.0 {
+        let left_s = (all - done).max(0.0) * seconds / done;
+        let bytes_per_s = volume.number("scrub_read_bytes") / seconds;
+        let time = show_seconds(left_s.max(1.0));
+        text += &format!(
+            ", reads {}/s, about {time} left",
+            show_size(bytes_per_s as u64)
+        );
+    }
+    let found = volume.number("scrub_found");
+    if found > 0.0 {
+        text += &format!(", {found:.0} corrupt blocks found");
+    }
+    fact("scrub", &look.bar(share, BAR_WIDTH), text, look)
+}
+
+/// Returns the use of the log of a side, and of its segments; `None` if nothing is known of them.
+fn space(side: &str, figures: &Figures, look: Look) -> Option<Line<'static>> {
+    if figures.word("health") == Some("absent") {
+        return None;
+    }
+    let log_bytes = figures.figure("log_bytes").filter(|bytes| *bytes > 0.0)?;
+    let used_bytes = figures.number("log_used_bytes");
+    let size = |bytes: f64| show_size(bytes as u64);
+    let mut text = format!("log {} of {}", size(used_bytes), size(log_bytes));
+    if let Some(segments) = figures.figure("segments").filter(|count| *count > 0.0) {
+        let free = figures.number("segments_free");
+        text += &format!(", space {:.0} % free", (free / segments * 100.0).floor());
+    }
+    let bar = look.bar(used_bytes / log_bytes, BAR_WIDTH);
+    Some(fact(&format!("side {side}"), &bar, text, look))
+}
+
+/// Returns the figures of a device, several on each line; none that is 0.
+pub(super) fn counters(device: &Figures) -> Vec<String> {
+    const WIDTH: usize = 78;
+    let mut lines: Vec<String> = Vec::new();
+    for (name, value) in device.all() {
+        if value.as_f64() == Some(0.0) || value.is_null() {
+            continue;
+        }
+        let words = format!(
+            "{} {}",
+            statistics::label(name),
+            statistics::show(name, value)
+        );
+        match lines.last_mut() {
+            Some(line) if line.len() + words.len() + 3 <= WIDTH => {
+                line.push_str(" | ");
+                line.push_str(&words);
+            }
+            _ => lines.push(words),
+        }
+    }
+    lines
+}
