@@ -376,3 +376,53 @@ fn a_far_side_that_comes_back_as_another_one_is_told_and_taken_when_it_is_right(
         far.server.take().expect("it runs").stop();
     }
 }
+
+/// A volume that is larger than its sides is written to until it has no more room. The client is
+/// told, and so is the operator. After a discard there is room, also after a restart.
+#[test]
+fn a_volume_that_is_larger_than_its_sides_says_when_it_is_full() {
+    let text = mirror_toml().replace("sides =", "size = \"1GiB\"\nsides =");
+    let volume = Volume::from_toml("room", &text);
+    for side in ["a.img", "b.img"] {
+        volume.dir().sparse(side, 64 * MIB);
+    }
+    let made = volume.verb("format").ok();
+    let said = made.stdout;
+    assert!(said.contains("of it may have content at a time"), "{said}");
+    let server = volume.serve();
+    let (mut wire, export) = Wire::attached(&volume.socket(), "vol");
+    assert_eq!(export.size_bytes, 1 << 30);
+    let write = |wire: &mut Wire, mib: u64| {
+        let request = Request::new(cmd::WRITE, mib * MIB, MIB as u32);
+        wire.run(request, &vec![mib as u8 + 1; MIB as usize])
+            .expect("a reply")
+    };
+    let full = (0..64).find(|&mib| write(&mut wire, mib) != 0);
+    let full = full.expect("64 MiB do not fit");
+    assert!(full > 30, "{full}");
+    // Error number 28 of the NBD protocol is ENOSPC.
+    assert_eq!(write(&mut wire, full), 28);
+    assert_eq!(write(&mut wire, 3), 0, "it has content");
+    says(&server, &["no room is left for content", "ENOSPC"]);
+    let events = volume.verb("events").ok().stdout;
+    assert!(events.contains("the room for content is used"), "{events}");
+    let shown = volume.verb("status").run();
+    assert!(shown.stdout.starts_with("no room  vol:"), "{shown}");
+    let discard = Request::new(cmd::TRIM, 10 * MIB, 2 * MIB as u32);
+    assert_eq!(wire.run(discard, &[]).expect("a reply"), 0);
+    assert_eq!(write(&mut wire, 1000), 0);
+    drop(wire);
+    server.stop();
+    let server = volume.serve();
+    let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
+    assert_eq!(write(&mut wire, 1001), 0);
+    assert_eq!(write(&mut wire, 1002), 28);
+    assert_eq!(wire.read(MIB, 4096), vec![2; 4096]);
+    assert_eq!(wire.read(10 * MIB, 4096), vec![0; 4096]);
+    assert_eq!(
+        wire.read(1001 * MIB, 4096),
+        vec![(1001 % 256 + 1) as u8; 4096]
+    );
+    drop(wire);
+    server.stop();
+}

@@ -166,9 +166,13 @@ fn changes_of_room(before: &mut Before, now: &Room) -> Vec<(&'static str, String
     }
     if now.refused_writes > before.refused_writes {
         let refused = now.refused_writes - before.refused_writes;
+        let refused = match refused {
+            1 => "a write was".to_owned(),
+            more => format!("{more} writes were"),
+        };
         let message = format!(
-            "no room is left for content: {refused} writes were refused (ENOSPC); what is stored \
-            stays readable, and discards make room"
+            "no room is left for content: {refused} refused (ENOSPC); what is stored stays \
+            readable, and discards make room"
         );
         events.push(("room-full", message));
     }
