@@ -32,20 +32,20 @@ pub(crate) struct Args {
 }
 
 /// A side of the volume.
-struct Side {
-    name: &'static str,
+pub(crate) struct Side {
+    pub(crate) name: String,
     /// Path as it is written into the configuration.
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Size of the file that is to be created.
-    size: Option<Size>,
+    pub(crate) size: Option<Size>,
+    /// Comment lines above the side; none if it is empty.
+    pub(crate) comment: &'static str,
 }
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let file = &args.file;
-    if file.exists() {
-        bail!("{}: exists, and is not overwritten", file.display());
-    }
+    check_new(file)?;
     let fast = asked(args.fast.clone(), "block device or file of the faster side")?;
     let slow = asked(args.slow.clone(), "block device or file of the other side")?;
     let is_same = |a: &Path, b: &Path| {
@@ -60,12 +60,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         bail!("both sides are {}: two devices are needed", fast.display());
     }
     let sides = [side("fast", &fast, args)?, side("slow", &slow, args)?];
-    let text = configuration(&sides, &shown(file))?;
-    // A mistake in what was given is reported before anything is written.
-    Config::read(file, &text)?;
-    let written = OpenOptions::new().write(true).create_new(true).open(file);
-    let written = written.and_then(|mut out| out.write_all(text.as_bytes()));
-    written.with_context(|| file.display().to_string())?;
+    let text = configuration("vol", &sides, "", &shown(file))?;
+    write_new(file, &text)?;
     let mut out = std::io::stdout().lock();
     let shown = shown(file);
     writeln!(out, "wrote {shown}")?;
@@ -113,7 +109,7 @@ fn asked(given: Option<PathBuf>, what: &str) -> Result<PathBuf> {
 ///
 /// # Errors
 /// When the file does not exist and no size was given for it.
-fn side(name: &'static str, path: &Path, args: &Args) -> Result<Side> {
+fn side(name: &str, path: &Path, args: &Args) -> Result<Side> {
     let exists = path.exists();
     if !exists && path.starts_with("/dev") && !path.starts_with("/dev/shm") {
         bail!("{}: there is no such device", path.display());
@@ -125,15 +121,16 @@ fn side(name: &'static str, path: &Path, args: &Args) -> Result<Side> {
         );
     }
     Ok(Side {
-        name,
+        name: name.to_owned(),
         path: written(path, &args.file)?,
         size: args.size.filter(|_| !exists),
+        comment: "",
     })
 }
 
 /// Returns a path as the configuration `file` should have it: a block device by the name that stays
 /// the same, and a file relative to the configuration only if it was given so beside it.
-fn written(path: &Path, file: &Path) -> Result<PathBuf> {
+pub(crate) fn written(path: &Path, file: &Path) -> Result<PathBuf> {
     if let Some(name) = name_that_stays(path) {
         return Ok(name);
     }
@@ -160,19 +157,31 @@ fn name_that_stays(path: &Path) -> Option<PathBuf> {
         .max_by_key(|name| (name.as_os_str().len(), name.clone()))
 }
 
-fn configuration(sides: &[Side; 2], file: &str) -> Result<String> {
+/// Returns the text of a configuration for a volume on these sides, with a comment for each key
+/// that people change first. `keys` are further lines of the section of the mirror.
+///
+/// # Errors
+/// When a path is not UTF-8.
+pub(crate) fn configuration(
+    volume: &str,
+    sides: &[Side],
+    keys: &str,
+    file: &str,
+) -> Result<String> {
     let mut text = format!(
-        "# A volume that keeps a full copy on each of two devices.\n\
+        "# A volume that keeps a full copy on each of its devices.\n\
          #   bimetal check {file}           shows what this file means\n\
          #   bimetal format {file}          prepares the sides, once\n\
          #   bimetal serve {file}           serves the volume until SIGTERM\n\
          #   bimetal status --watch {file}  shows its state\n"
     );
     for side in sides {
-        let path = side.path.to_str().context("a path is not UTF-8")?;
-        // A JSON string is a TOML string, too.
-        let path = serde_json::to_string(path)?;
-        text += &format!("\n[device.{}]\ntype = \"file\"\npath = {path}\n", side.name);
+        let path = quoted(side.path.to_str().context("a path is not UTF-8")?)?;
+        let name = key(&side.name)?;
+        text += &format!(
+            "\n{}[device.{name}]\ntype = \"file\"\npath = {path}\n",
+            side.comment
+        );
         if let Some(size) = side.size {
             text += &format!(
                 "size = \"{}\"   # of the file that `format` creates\n",
@@ -180,25 +189,66 @@ fn configuration(sides: &[Side; 2], file: &str) -> Result<String> {
             );
         }
     }
-    text += "\n[device.vol]\n\
-             type = \"mirror\"\n\
-             sides = [\"fast\", \"slow\"]\n\
-             # What may be lost if the side that has it dies before the other has it, too: so many\n\
-             # bytes, and nothing older than this.\n\
-             exposure = { bytes = \"64MiB\", age = \"5s\" }\n\
-             # What happens when one side is lost: \"continue\", \"read-only\" or \"stop\".\n\
-             on_degraded = \"continue\"\n\
-             \n[export.vol]\n\
-             device = \"vol\"\n\
-             protocol = \"nbd\"\n\
-             # Or an address of this machine, \"tcp:127.0.0.1:10809\". Other machines need `tls`.\n\
-             listen = \"unix:vol.sock\"\n\
-             \n[server]\n\
-             # Answers Prometheus.\n\
-             # metrics = \"tcp:127.0.0.1:9751\"\n\
-             # Runs for each event of the volume.\n\
-             # alert = \"logger -t vol \\\"$BIMETAL_MESSAGE\\\"\"\n";
+    let names: Result<Vec<String>> = sides.iter().map(|side| quoted(&side.name)).collect();
+    let (volume, device) = (key(volume)?, quoted(volume)?);
+    text += &format!(
+        "\n[device.{volume}]\ntype = \"mirror\"\nsides = [{}]\n",
+        names?.join(", ")
+    );
+    text += keys;
+    text += &format!(
+        "# What may be lost if the side that has it dies before the other has it, too: so many\n\
+         # bytes, and nothing older than this.\n\
+         exposure = {{ bytes = \"64MiB\", age = \"5s\" }}\n\
+         # What happens when one side is lost: \"continue\", \"read-only\" or \"stop\".\n\
+         on_degraded = \"continue\"\n\
+         \n[export.{volume}]\n\
+         device = {device}\n\
+         protocol = \"nbd\"\n\
+         # Or an address of this machine, \"tcp:127.0.0.1:10809\". Other machines need `tls`.\n\
+         listen = \"unix:vol.sock\"\n\
+         \n[server]\n\
+         # Answers Prometheus.\n\
+         # metrics = \"tcp:127.0.0.1:9751\"\n\
+         # Runs for each event of the volume.\n\
+         # alert = \"logger -t vol \\\"$BIMETAL_MESSAGE\\\"\"\n"
+    );
     Ok(text)
+}
+
+/// Returns a text as a TOML string.
+fn quoted(text: &str) -> Result<String> {
+    // A JSON string is a TOML string, too.
+    Ok(serde_json::to_string(text)?)
+}
+
+/// Returns a name as a TOML key: quoted, if it must be.
+fn key(name: &str) -> Result<String> {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    match !name.is_empty() && name.chars().all(is_bare) {
+        true => Ok(name.to_owned()),
+        false => quoted(name),
+    }
+}
+
+/// Writes a configuration to a file that must not exist. A mistake in its text is reported before
+/// anything is written.
+///
+/// # Errors
+/// When the text is no configuration, or the file exists or cannot be written.
+pub(crate) fn write_new(file: &Path, text: &str) -> Result<()> {
+    Config::read(file, text)?;
+    let written = OpenOptions::new().write(true).create_new(true).open(file);
+    let written = written.and_then(|mut out| out.write_all(text.as_bytes()));
+    written.with_context(|| file.display().to_string())
+}
+
+/// Returns an error when a configuration that is to be written exists.
+pub(crate) fn check_new(file: &Path) -> Result<()> {
+    if file.exists() {
+        bail!("{}: exists, and is not overwritten", file.display());
+    }
+    Ok(())
 }
 
 /// Returns a size that is parsed to the same number of bytes.

@@ -23,6 +23,7 @@ mod figures;
 mod format;
 mod grow;
 mod health;
+mod import;
 mod index;
 mod init;
 mod itself;
@@ -83,6 +84,8 @@ enum Verb {
     Demo(demo::Args),
     /// Write a configuration for a volume on two devices.
     Init(init::Args),
+    /// Write the configuration of a volume whose configuration was lost, from its sides.
+    Import(import::Args),
     /// Prepare the sides of every mirror of a configuration.
     Format(format::Args),
     /// Serve the exports of a configuration until SIGTERM or SIGINT.
@@ -141,6 +144,7 @@ fn main() -> ExitCode {
     bimetal_console::program::main("bimetal", |command: Command| match command.verb {
         Verb::Demo(args) => demo::run(&args),
         Verb::Init(args) => init::run(&args),
+        Verb::Import(args) => import::run(&args),
         Verb::Format(args) => format::run(&args),
         Verb::Serve(args) => serve::run(&args),
         Verb::Attach(args) => attach::run(&args),
