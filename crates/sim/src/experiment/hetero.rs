@@ -475,6 +475,8 @@ pub(super) async fn formatted(
         },
         log_bytes,
         no_checksums: !config.checksums,
+        volume_bytes: config.size.map(|size| size.0),
+        reserve: config.reserve,
         ..Formatting::default()
     };
     formatting::format(rt, "experiment", &candidates, &formatting).await?;
