@@ -3,7 +3,7 @@
 use bimetal_tests::client::Client;
 use bimetal_tests::deadline::eventually;
 use bimetal_tests::server::binary;
-use bimetal_tests::volume::{MIB, Volume, assert_refused};
+use bimetal_tests::volume::{MIB, Volume, assert_refused, mirror_toml};
 use serde_json::Value;
 
 #[test]
@@ -32,4 +32,34 @@ fn a_later_reader_is_told_that_a_side_is_absent() {
         (&"vol".into(), &"b".into())
     );
     assert_eq!(event["number"], 1);
+}
+
+/// A report has what happened, the status and the configuration, but no secret. Without a server,
+/// it has the rest.
+#[test]
+fn a_report_has_what_a_helper_needs_and_no_secret() {
+    let toml =
+        mirror_toml() + "\n[server]\nalert = \"notify --token hunter2 # $BIMETAL_MESSAGE\"\n";
+    let volume = Volume::from_toml("report", &toml);
+    for side in ["a.img", "b.img"] {
+        volume.dir().sparse(side, 64 * MIB);
+    }
+    volume.verb("format").ok();
+    let report = || {
+        let text = volume.verb("report").ok().stdout;
+        assert!(!text.contains("hunter2"), "{text}");
+        assert!(text.contains("sides = [\"a\", \"b\"]"), "{text}");
+        text
+    };
+    let text = report();
+    assert!(text.contains("no server answers"), "{text}");
+    std::fs::remove_file(volume.dir().file("b.img")).expect("it was formatted");
+    let server = volume.serve();
+    let text = eventually(30, "the event", || {
+        Some(report()).filter(|text| text.contains("\"side-absent\""))
+    });
+    for words in ["gone  vol: side b", "## status", "VmRSS", "\"driver\""] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    server.stop();
 }

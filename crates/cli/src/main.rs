@@ -40,6 +40,7 @@ mod probe;
 mod proxy;
 mod rebuild;
 mod record;
+mod report;
 mod rescue;
 mod running;
 mod runtime;
@@ -111,6 +112,8 @@ enum Verb {
     Status(status::Args),
     /// Show what has happened to the volumes of a running server.
     Events(events::Args),
+    /// Print what a person who helps must know about a server, without secrets.
+    Report(report::Args),
     /// Read every copy of all data of a served volume, and repair corrupt copies.
     Scrub(scrub::Args),
     /// Show or set the rebuild rates of a served volume.
@@ -156,6 +159,7 @@ fn main() -> ExitCode {
         Verb::Check(args) => check::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Events(args) => events::run(&args),
+        Verb::Report(args) => report::run(&args),
         Verb::Scrub(args) => scrub::run(&args),
         Verb::Rebuild(args) => rebuild::run(&args),
         Verb::Cache(args) => cache::run(&args),
