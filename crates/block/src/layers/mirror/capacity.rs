@@ -117,14 +117,17 @@ mod tests {
         // What has content is written again in any case.
         assert_eq!(write(blocks(0, 4)), Ok(()));
         assert_eq!(write(blocks(4, 5)), Err(IoError::NoSpace));
-        for (op, range) in [(Op::Discard, blocks(2, 3)), (Op::WriteZeroes, blocks(3, 9))] {
+        for (op, range, other) in [
+            (Op::Discard, blocks(2, 3), blocks(60, 61)),
+            (Op::WriteZeroes, blocks(3, 9), blocks(61, 62)),
+        ] {
             assert_eq!(capacity.check(op, &range), Ok(()));
             capacity.admitted(op, &range);
-            assert_eq!(write(blocks(60, 61)), Err(IoError::NoSpace));
+            assert_eq!(write(other.clone()), Err(IoError::NoSpace));
             capacity.stored(op, &range);
-            assert_eq!(write(blocks(60, 61)), Ok(()));
-            capacity.stored(Op::Discard, &blocks(60, 61));
+            assert_eq!(write(other), Ok(()));
         }
+        capacity.stored(Op::Discard, &blocks(60, 62));
         let room = capacity.room().unwrap();
         assert_eq!(
             (room.content_bytes, room.room_bytes),
