@@ -177,6 +177,26 @@ pub(crate) fn label(name: &str) -> String {
     stem.unwrap_or(&name).replace('_', " ")
 }
 
+/// Lays figures out, several on each line of at most `width` columns. Those that are 0, such as
+/// counters of what did not happen and empty queues, are left out; `--json` has them.
+pub(crate) fn flowing<'a>(
+    figures: impl Iterator<Item = (&'a String, &'a Value)>,
+    width: usize,
+) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for (name, value) in figures.filter(|(_, value)| value.as_f64() != Some(0.0)) {
+        let words = format!("{} {}", label(name), show(name, value));
+        match lines.last_mut() {
+            Some(line) if line.len() + words.len() + 3 <= width => {
+                line.push_str(" | ");
+                line.push_str(&words);
+            }
+            _ => lines.push(words),
+        }
+    }
+    lines
+}
+
 /// Returns a duration in words, with its two largest units.
 pub(crate) fn show_uptime(seconds: f64) -> String {
     let seconds = seconds as u64;

@@ -172,29 +172,11 @@ fn health_lines(answer: &Value, terminal: Terminal) -> Vec<String> {
     lines
 }
 
-/// Formats the statistics, several on each line. Counters that are 0 are omitted.
+/// Formats the statistics, several on each line, which is indented.
 fn flowing(statistics: &Map<String, Value>) -> Vec<String> {
-    const WIDTH: usize = 96;
-    let mut lines: Vec<String> = Vec::new();
-    for (name, value) in statistics {
-        if value.as_f64() == Some(0.0) {
-            // Counters that are 0 and empty queues are omitted; `--json` prints them.
-            continue;
-        }
-        let words = format!(
-            "{} {}",
-            statistics::label(name),
-            statistics::show(name, value)
-        );
-        match lines.last_mut() {
-            Some(line) if line.len() + words.len() + 3 <= WIDTH => {
-                line.push_str(" | ");
-                line.push_str(&words);
-            }
-            _ => lines.push(format!("  {words}")),
-        }
-    }
-    lines
+    const WIDTH: usize = 94;
+    let lines = statistics::flowing(statistics.iter(), WIDTH);
+    lines.iter().map(|line| format!("  {line}")).collect()
 }
 
 /// Formats the statistics of the parts of a device as a table, with a column for every part and a

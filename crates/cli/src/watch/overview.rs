@@ -347,23 +347,5 @@ fn space(side: &str, figures: &Figures, look: Look) -> Option<Line<'static>> {
 /// Returns the figures of a device, several on each line; none that is 0.
 pub(super) fn counters(device: &Figures) -> Vec<String> {
     const WIDTH: usize = 78;
-    let mut lines: Vec<String> = Vec::new();
-    for (name, value) in device.all() {
-        if value.as_f64() == Some(0.0) || value.is_null() {
-            continue;
-        }
-        let words = format!(
-            "{} {}",
-            statistics::label(name),
-            statistics::show(name, value)
-        );
-        match lines.last_mut() {
-            Some(line) if line.len() + words.len() + 3 <= WIDTH => {
-                line.push_str(" | ");
-                line.push_str(&words);
-            }
-            _ => lines.push(words),
-        }
-    }
-    lines
+    statistics::flowing(device.all().filter(|(_, value)| !value.is_null()), WIDTH)
 }
