@@ -130,18 +130,7 @@ impl Shown {
     /// Returns the open devices, those on the threads of shards first.
     fn devices(&self) -> Vec<Seen> {
         let mut devices = self.stack.beyond();
-        devices.extend(self.stack.devices().map(|(name, device)| {
-            let node = &self.config.graph.nodes()[name];
-            let mut statistics = Vec::new();
-            device.statistics(&mut statistics);
-            Seen {
-                name: name.to_owned(),
-                kind: node.kind(),
-                children: node.children().into_iter().map(str::to_owned).collect(),
-                size_bytes: device.geometry().size_bytes,
-                statistics,
-            }
-        }));
+        devices.extend(self.stack.here(&self.config.graph));
         devices
     }
 

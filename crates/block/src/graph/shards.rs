@@ -51,18 +51,7 @@ impl Subtree for OnThread {
     }
 
     fn look(&self) -> Vec<Seen> {
-        let here = self.stack.devices().map(|(name, device)| {
-            let mut statistics: Vec<NamedStatistic> = Vec::new();
-            device.statistics(&mut statistics);
-            let node = &self.part.nodes[name];
-            Seen {
-                name: name.to_owned(),
-                kind: node.kind(),
-                children: node.children().into_iter().map(str::to_owned).collect(),
-                size_bytes: device.geometry().size_bytes,
-                statistics,
-            }
-        });
+        let here = self.stack.here(&self.part);
         here.chain(self.stack.beyond()).collect()
     }
 
@@ -80,6 +69,23 @@ impl Subtree for OnThread {
 }
 
 impl Stack {
+    /// Returns the present state of the devices that are open on this thread, children before
+    /// parents. `graph` is the one of which they were opened.
+    pub fn here<'s>(&'s self, graph: &'s Graph) -> impl Iterator<Item = Seen> + use<'s> {
+        self.devices().map(|(name, device)| {
+            let mut statistics: Vec<NamedStatistic> = Vec::new();
+            device.statistics(&mut statistics);
+            let node = &graph.nodes[name];
+            Seen {
+                name: name.to_owned(),
+                kind: node.kind(),
+                children: node.children().into_iter().map(str::to_owned).collect(),
+                size_bytes: device.geometry().size_bytes,
+                statistics,
+            }
+        })
+    }
+
     /// Returns the last reported state of the devices that are open on threads of shards. The state
     /// is at most [`LOOK_EVERY`](crate::layers::shard::LOOK_EVERY) old.
     pub fn beyond(&self) -> Vec<Seen> {
