@@ -111,11 +111,12 @@ impl Shared {
         if self.capacity.room().is_none() {
             return Ok(());
         }
-        let mut position = 0;
+        let (mut position, mut has_freed) = (0, false);
         while let Some(piece) = next_piece(side, position, 0) {
             position = piece.end;
             for (part, has_data) in self.extents_for_resync(&piece, side.index).await {
                 if !has_data && !self.is_never_written(side.index, &part).await {
+                    has_freed = true;
                     self.copy_in_turn(side, part).await.2?;
                 }
             }
@@ -124,7 +125,7 @@ impl Shared {
             }
         }
         // The room is free once the log has dropped the records.
-        let Some(store) = side.store() else {
+        let Some(store) = side.store().filter(|_| has_freed) else {
             return Ok(());
         };
         let emptied = self.done_by(side, async move { store.empty().await });
