@@ -147,8 +147,8 @@ impl Args {
             fill_step_bytes: self.fill_step.map(|step| step.0),
             kill: self.kill,
             absent: self.absent.map(|absent| match absent {
-                Side::Fast => Target::Fast,
-                Side::Slow => Target::Slow,
+                Side::Fast => 0,
+                Side::Slow => 1,
             }),
             silent: self
                 .silent_from
@@ -207,8 +207,8 @@ fn print(out: &mut impl Write, setting: &Setting, result: &Sustained) -> Result<
             let both = format!("a mirror of {} and {}", device(fast), device(slow));
             match setting.absent {
                 None => both,
-                Some(Target::Slow) => format!("{both}, without the latter"),
-                Some(_) => format!("{both}, without the former"),
+                Some(0) => format!("{both}, without the former"),
+                Some(_) => format!("{both}, without the latter"),
             }
         }
         Target::Fast => device(fast),

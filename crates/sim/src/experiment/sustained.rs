@@ -70,8 +70,9 @@ pub struct Setting {
     pub fill_step_bytes: Option<u64>,
     /// Whether the program of the mirror is killed before the load, and the mirror opened again.
     pub kill: bool,
-    /// The device without which the mirror is opened: it has one copy then. `None` for both.
-    pub absent: Option<Target>,
+    /// Index in `devices` of the device without which the mirror is opened: it has one copy then.
+    /// `None` if it has both.
+    pub absent: Option<usize>,
     /// Time in which the slow device answers nothing; `None` for never.
     pub silent: Option<SilentTime>,
     /// The load.
@@ -395,11 +396,8 @@ fn build(rt: &Rt, setting: &Setting) -> Result<Built, ExperimentError> {
             let of_mirror: MirrorConfig = toml::from_str(&text)?;
             of_mirror.check().map_err(ExperimentError::Mirror)?;
             let of_mirror = config.insert(of_mirror);
-            let absent = setting.absent.map(|absent| match absent {
-                Target::Slow => 1,
-                Target::Fast | Target::Mirror => 0,
-            });
-            let mirror = formatted(rt, of_mirror, devices.clone(), setting.log_bytes, absent);
+            let (log_bytes, absent) = (setting.log_bytes, setting.absent);
+            let mirror = formatted(rt, of_mirror, devices.clone(), log_bytes, absent);
             let mirror = rt.block_on(mirror);
             let mirror = mirror.map_err(|error| ExperimentError::Mirror(error.to_string()))?;
             let device: Rc<dyn Device> = Rc::new(mirror.clone());

@@ -240,7 +240,7 @@ fn an_opening_after_a_kill_does_not_read_the_whole_map() {
 fn a_side_can_be_absent_and_a_load_can_read() {
     let mut setting = setting(Target::Mirror);
     setting.settings = "layout = \"log\"".to_owned();
-    setting.absent = Some(Target::Fast);
+    setting.absent = Some(0);
     let alone = run(&setting, |_| {}).unwrap();
     let written: Vec<u64> = alone.sides.iter().map(|side| side.written_bytes).collect();
     assert_eq!(written[0], 0);
@@ -254,7 +254,7 @@ fn a_side_can_be_absent_and_a_load_can_read() {
     assert!(reads.sides[1].read_bytes < read_bytes / 2, "{reads:?}");
     setting.load.reads = false;
     setting.kill = true;
-    setting.absent = Some(Target::Slow);
+    setting.absent = Some(1);
     let why = run(&setting, |_| {}).err().map(|error| error.to_string());
     assert!(why.is_some_and(|why| why.contains("that is not killed")));
 }
