@@ -269,7 +269,8 @@ struct Judging<'a> {
     found: Vec<Finding>,
 }
 
-/// Deepest stack that is looked at. Stacks are trees; the bound is for a status that is not of us.
+/// Depth up to which a stack is judged. A stack is a tree, but a status from elsewhere may name a
+/// device as its own child.
 const DEPTH_MAX: usize = 64;
 
 impl<'a> Judging<'a> {

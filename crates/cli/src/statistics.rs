@@ -113,8 +113,7 @@ const INTERNAL: [&str; 15] = [
 /// is the peak, the maximum or the minimum of a value.
 const WHICH: [&str; 3] = ["_peak", "_max", "_min"];
 
-/// Returns true for a counter of work that was done inside a device: it says how, not how it is
-/// doing.
+/// Returns true for a counter of work inside a device, which people do not need in operation.
 pub(crate) fn is_internal(name: &str) -> bool {
     INTERNAL.iter().any(|prefix| name.starts_with(prefix))
 }

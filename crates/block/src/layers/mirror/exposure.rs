@@ -29,8 +29,9 @@ pub(super) struct Exposure {
     bytes_max_by_logs: Cell<u64>,
     /// Writes that wait for room in the exposure, in the order in which they began to wait.
     pub(super) backpressured_writes: WaitQueue,
-    /// Number of these writes, and when there were any.
+    /// Number of writes that wait for room now.
     held_up: Cell<u64>,
+    /// The times at which at least one write waited for room.
     held_up_lately: Lately,
 }
 

@@ -177,7 +177,7 @@ impl Volume {
         self.volume_bytes.get()
     }
 
-    /// Returns for what a side that the volume gets must have room.
+    /// Returns what a new side of the volume must have room for.
     pub(super) fn room(&self) -> VolumeRoom {
         VolumeRoom {
             volume_bytes: self.volume_bytes(),

@@ -1,6 +1,6 @@
 //! A set of blocks of a whole volume. It takes memory only for the parts of the volume that have
-//! blocks of the set: one bit for each block of a part of 128 MiB, so at most 32 MiB for each
-//! terabyte that was written.
+//! blocks of the set: one bit for each block of a part of 128 MiB, so 32 MiB for each terabyte of
+//! such parts.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,8 +1,8 @@
-//! What a volume needs of a side that it gets.
+//! What a volume needs of a new side.
 
 use super::Superblock;
 
-/// For what a side that is added to an existing volume must have room.
+/// What a side that is added to an existing volume must have room for.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::layers::mirror) struct VolumeRoom {
     /// Size of the volume in bytes.
