@@ -122,7 +122,9 @@ async fn superblocks_of(world: &World, platters: &[Platters]) -> Vec<Option<Supe
 
 /// Returns true if a side could not learn that another side is ahead. The superblock of the side
 /// says that no peer is ahead, although another side knows a later epoch without this side. The
-/// side was absent when the volume was used again, so its superblock could not be updated (T7).
+/// side was silent when the volume was used again, so its superblock could not be updated (T7).
+/// Epochs in which the side still is a member can come between: another side was silent, too, and
+/// was ejected first.
 async fn could_not_be_told(world: &World, platters: &[Platters], side: usize) -> bool {
     let mut superblocks = superblocks_of(world, platters).await;
     let Some(own) = superblocks[side].take() else {
@@ -130,8 +132,8 @@ async fn could_not_be_told(world: &World, platters: &[Platters], side: usize) ->
     };
     let current = own.history.current().id;
     let left_it = |other: &Superblock| {
-        let next = other.history.next_after(&current);
-        next.is_some_and(|epoch| !epoch.has_member(own.place()))
+        let later = other.history.after(&current);
+        later.is_some_and(|epochs| epochs.iter().any(|epoch| !epoch.has_member(own.place())))
     };
     own.state.is_complete() && superblocks.iter().flatten().any(left_it)
 }
