@@ -11,7 +11,7 @@ use bimetal_rt::{Instant, Payload};
 use super::Store;
 use super::checksums::{self, Expected};
 use super::destage::RETRY_AFTER;
-use super::segments::{Batch, Live, Segments};
+use super::segments::{Batch, FromPeer, Live, Segments};
 use crate::BLOCK_BYTES;
 use crate::device::Device;
 use crate::error::IoError;
@@ -315,15 +315,16 @@ impl Store {
         let _ = self.rt.timeout(TURN_MAX, log.changed.until(had_turn)).await;
     }
 
-    /// Returns the content of a range from another side, if it supplies this before `until`, and it
-    /// is the content that this side has there: each block must match its digest. `digests` are
-    /// those of the content as its segment describes it; else the checksums have them.
+    /// Returns the content of a range from another side, if it supplies this before `until`, and
+    /// the blocks of the range whose content there is not what this side has, because they do not
+    /// match their digests. `digests` are those of the content as its segment describes it; else
+    /// the checksums have them.
     pub(super) async fn content_for_move(
         &self,
         range: Range<u64>,
         digests: Option<Vec<u32>>,
         until: Instant,
-    ) -> Option<Payload> {
+    ) -> Option<FromPeer> {
         if until <= self.rt.now() {
             return None;
         }
@@ -343,7 +344,7 @@ impl Store {
         let patience = until.since(self.rt.now());
         let asked = self.rt.timeout(patience, ask(range, true)).await;
         let data = asked.ok()??;
-        let wrong = checksums::verify(self.digest, &data, first, &expected);
-        wrong.is_empty().then_some(data)
+        let differing = checksums::verify(self.digest, &data, first, &expected);
+        Some(FromPeer { data, differing })
     }
 }

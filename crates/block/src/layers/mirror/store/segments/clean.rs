@@ -19,7 +19,6 @@ use super::streams::{Chunk, Stream};
 use super::usage::{Segment, State};
 use super::{Pins, Place, SPARED_FOR_CLEANING, SPARED_FOR_PAGES, Segments};
 use crate::BLOCK_BYTES;
-use crate::device::LocalFuture;
 use crate::error::IoError;
 use crate::layers::mirror::planted::{Bug, is_planted};
 use crate::layers::mirror::superblock::areas::{DESCRIBED_MAX, PAGE_BLOCKS};
@@ -36,11 +35,9 @@ const VICTIMS_AHEAD: usize = 64;
 /// Maximum gap between two live blocks that are read with one request.
 const READ_GAP_BLOCKS_MAX: u32 = 16;
 /// Maximum number of bytes in one request.
-const REQUEST_BYTES_MAX: u64 = 1 << 20;
+pub(super) const REQUEST_BYTES_MAX: u64 = 1 << 20;
 /// Maximum number of requests in flight to the side.
 const IN_FLIGHT_MAX: usize = 4;
-/// Maximum number of requests in flight to another side.
-const ASKED_MAX: usize = 32;
 
 /// A live block of a segment that is cleaned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,11 +45,11 @@ pub(in super::super) struct Live {
     /// Number of its block in the segments.
     at: u32,
     /// Number of the block in the virtual range.
-    block: u64,
+    pub(super) block: u64,
     /// Age of the content; the default when it is unknown.
     birth: Birth,
     /// Digest of the content as the segment describes it; `None` when it is unknown.
-    digest: Option<u32>,
+    pub(super) digest: Option<u32>,
 }
 
 impl Live {
@@ -147,12 +144,6 @@ impl Batch<'_> {
         emptied
     }
 }
-
-/// Function that reads a range of the volume from another side; its result is `None` when the other
-/// side cannot supply the content that this side has there. The digests of this content are given
-/// if they are known.
-pub(in super::super) type FromPeer<'a> =
-    dyn Fn(Range<u64>, Option<Vec<u32>>) -> LocalFuture<'a, Option<Payload>> + 'a;
 
 impl Segments {
     fn candidate(&self, number: u32, segment: &Segment) -> Option<Candidate> {
@@ -512,37 +503,6 @@ impl Segments {
         REQUEST_BYTES_MAX.min(transfer) / BLOCK_BYTES
     }
 
-    /// Reads live blocks of the volume from another side. Returns the content that it supplied, and
-    /// the blocks that are left, in the order of the segments.
-    pub(in super::super) async fn read_from(
-        &self,
-        peer: &FromPeer<'_>,
-        mut live: Vec<Live>,
-    ) -> (Vec<(Live, Payload)>, Vec<Live>) {
-        let first_block = self.pages_bytes / BLOCK_BYTES;
-        live.sort_unstable_by_key(|live| live.block);
-        let mut left = Vec::new();
-        let blocks_max = (REQUEST_BYTES_MAX / BLOCK_BYTES) as usize;
-        let runs = live.chunk_by(|a, b| a.block + 1 == b.block);
-        let runs = runs.flat_map(|run| run.chunks(blocks_max));
-        let asked = runs.map(async |run| {
-            let start = (run[0].block - first_block) * BLOCK_BYTES;
-            let range = start..start + run.len() as u64 * BLOCK_BYTES;
-            let digests = run.iter().map(|live| live.digest).collect();
-            (run, peer(range, digests).await)
-        });
-        let mut asked = stream::iter(asked).buffer_unordered(ASKED_MAX);
-        let mut content = Vec::with_capacity(live.len());
-        while let Some((run, found)) = asked.next().await {
-            match found {
-                Some(data) => content.extend(each_block(run, &data)),
-                None => left.extend_from_slice(run),
-            }
-        }
-        left.sort_unstable();
-        (content, left)
-    }
-
     /// Divides content into parts of at most `blocks_max` blocks, in the order of the volume.
     pub(in super::super) fn in_parts(
         &self,
@@ -749,14 +709,6 @@ fn room_segments(free: usize) -> usize {
         _ if free < SPARED_FOR_CLEANING => 1,
         _ => free - SPARED_FOR_CLEANING + 1,
     }
-}
-
-fn each_block(run: &[Live], data: &Payload) -> Vec<(Live, Payload)> {
-    let block = |(index, live): (usize, &Live)| {
-        let start = index * BLOCK_BYTES as usize;
-        (*live, data.slice(start..start + BLOCK_BYTES as usize))
-    };
-    run.iter().enumerate().map(block).collect()
 }
 
 /// Divides a run of live blocks into parts that span at most `blocks_max` blocks.

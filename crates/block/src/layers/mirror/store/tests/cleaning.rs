@@ -1,7 +1,7 @@
 //! Tests of cleaning: which content it leaves where it is, and which segments a commit frees.
 
 use super::*;
-use crate::layers::mirror::store::segments::{Live, Segments};
+use crate::layers::mirror::store::segments::{FromPeer, Live, Segments};
 
 /// Number of blocks that are written.
 const BLOCKS: u64 = 512;
@@ -158,6 +158,44 @@ fn only_what_a_rebuild_has_announced_is_given_up() {
             .await
             .expect("written");
         assert_eq!(get(store, block..block + 1).await, Ok(vec![7]));
+    });
+}
+
+/// A disk seeks for each block that it reads itself. The blocks beside one that is newer on the
+/// other side, or that the other side does not supply, are the same on both.
+#[test]
+fn only_what_another_side_lacks_is_left_of_a_run() {
+    cleaned(async |store, live| {
+        let segments = store.segments.as_ref().expect("it is logged");
+        let all = numbers(store, &live);
+        let [newer, unread] = [all[17], all[40]];
+        let adjacent = all.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
+        assert!(adjacent > all.len() / 2, "most blocks are in runs");
+        let peer = |range: Range<u64>, _| -> LocalFuture<'_, Option<FromPeer>> {
+            let blocks = range.start / BLOCK_BYTES..range.end / BLOCK_BYTES;
+            let bytes: Vec<u8> = blocks.clone().flat_map(|of| [byte_of(of); 4096]).collect();
+            let data = Payload::from(store.rt.pool().copy_of(&bytes));
+            let supplied = !blocks.contains(&unread);
+            let differing = blocks
+                .filter(|of| *of == newer)
+                .map(|of| of..of + 1)
+                .collect();
+            Box::pin(async move { supplied.then_some(FromPeer { data, differing }) })
+        };
+        let (content, left) = segments.read_from(&peer, live).await;
+        let mut expected = vec![newer, unread];
+        expected.sort_unstable();
+        assert_eq!(numbers(store, &left), expected);
+        let supplied: Vec<Live> = content.iter().map(|(live, _)| *live).collect();
+        let others: Vec<u64> = all
+            .into_iter()
+            .filter(|of| !expected.contains(of))
+            .collect();
+        assert_eq!(numbers(store, &supplied), others);
+        for (live, data) in content {
+            let block = segments.volume_offset(&live) / BLOCK_BYTES;
+            assert_eq!(data.to_vec(), [byte_of(block); 4096], "block {block}");
+        }
     });
 }
 
