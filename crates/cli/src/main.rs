@@ -54,6 +54,7 @@ mod terminal;
 mod tls;
 mod volume;
 mod watch;
+mod whereabouts;
 
 use std::process::ExitCode;
 
