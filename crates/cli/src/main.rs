@@ -15,6 +15,7 @@ mod check;
 mod config;
 mod conversion;
 mod demo;
+mod edit;
 mod events;
 mod exports;
 mod exposure;
