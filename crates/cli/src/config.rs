@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::cgroup;
+use crate::logged::Log;
 
 /// Maximum number of connection threads, larger than the number of cores of any usual machine.
 const CONNECTION_THREADS_MAX: u32 = 256;
@@ -69,6 +70,8 @@ pub(crate) struct ServerOptions {
     pub(crate) stop_deadline: Duration,
     /// The operator's alert command, which is run for each event of a volume.
     pub(crate) alert: Option<String>,
+    /// Form of the lines on standard error.
+    pub(crate) log: Log,
     /// Address at which metrics can be read.
     pub(crate) metrics: Option<Address>,
 }
@@ -85,6 +88,7 @@ struct ServerSection {
     stop_deadline: Option<Time>,
     alert: Option<String>,
     metrics: Option<String>,
+    log: Option<Log>,
 }
 
 /// Name of a driver in the configuration.
@@ -270,6 +274,7 @@ impl ServerOptions {
             connection_threads: section.connection_threads.map_or(0, |threads| threads.0),
             stop_deadline: section.stop_deadline.map_or(STOP_DEADLINE, |time| time.0),
             alert: section.alert,
+            log: section.log.unwrap_or_default(),
             metrics: metrics.transpose()?,
         })
     }

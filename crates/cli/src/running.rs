@@ -90,7 +90,10 @@ impl Running {
         let answers: Answer = Rc::new(move |request| answer(&answering, request));
         match Control::start(rt, &shown.config.server.control, answers) {
             Ok(control) => {
-                let teller = alerts::Teller::start(shown.config.server.alert.clone());
+                let teller = alerts::Teller::start(
+                    shown.config.server.alert.clone(),
+                    shown.config.server.log,
+                );
                 let alerts = rt.spawn(alerts::watch(Rc::clone(&shown), teller));
                 Ok(Running {
                     shown,
