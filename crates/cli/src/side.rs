@@ -155,14 +155,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let config = Config::load(&on.file)?;
     let mut out = std::io::stdout().lock();
     if let Verb::Convert { yes, .. } = verb {
-        let plan = control::carry_out(&config.server.control, &request)?;
+        let plan = config.carry_out(&request)?;
         writeln!(out, "{}", plan["note"].as_str().unwrap_or_default())?;
         if !yes {
             bail!("nothing was changed; the same command with --yes begins");
         }
         request["plan"] = false.into();
     }
-    let operation = control::carry_out(&config.server.control, &request)?;
+    let operation = config.carry_out(&request)?;
     let word = |key: &str| operation[key].as_str().unwrap_or_default();
     if request["do"] == "remove" {
         writeln!(out, "done: {}", word("description"))?;
