@@ -208,3 +208,66 @@ fn a_side_in_use() {
     );
     server.stop();
 }
+
+/// What each verb says when it reaches nothing: the address or the path, and the error of the
+/// operating system once.
+#[test]
+fn an_error_is_said_once_and_with_its_place() {
+    let volume = Volume::from_toml("places", &mirror_toml());
+    std::fs::create_dir(volume.dir().file("folder")).expect("it can be created");
+    let (absent, refused) = ("No such file or directory", "Connection refused");
+    let cases: &[(&str, &str, &str)] = &[
+        ("status vol.toml", "vol.ctl", absent),
+        ("events vol.toml", "vol.ctl", absent),
+        ("scrub vol.toml vol", "vol.ctl", absent),
+        ("rebuild vol.toml vol", "vol.ctl", absent),
+        ("grow vol.toml vol", "vol.ctl", absent),
+        ("cache vol.toml vol", "vol.ctl", absent),
+        ("record vol.toml vol --out x.trace", "vol.ctl", absent),
+        ("side remove vol.toml vol a", "vol.ctl", absent),
+        ("side add vol.toml vol c", "vol.ctl", absent),
+        ("side replace vol.toml vol a c", "vol.ctl", absent),
+        (
+            "side convert vol.toml vol a --layout log",
+            "vol.ctl",
+            absent,
+        ),
+        ("exports unix:none.sock", "unix:none.sock", absent),
+        // No server can listen at port 1 of a machine for tests.
+        ("exports tcp:127.0.0.1:1", "tcp:127.0.0.1:1", refused),
+        ("exports unix:folder", "unix:folder", refused),
+        ("rescue none.img --output copy", "none.img", absent),
+        ("rescue folder --output copy", "folder", "is a directory"),
+        ("import none.img --output new.toml", "none.img", absent),
+        (
+            "import folder --output new.toml",
+            "folder",
+            "is a directory",
+        ),
+        ("bench vol.toml --device a", "a.img", absent),
+        ("probe vol.toml --device a --destroy-data", "a.img", absent),
+        ("check vol.toml", "a.img", absent),
+        ("format vol.toml", "a.img", absent),
+        ("check folder", "folder", "Is a directory"),
+        ("serve none.toml", "none.toml", absent),
+        ("unmount none", "none", absent),
+        (
+            "init none/new.toml a b --size 64MiB",
+            "none/new.toml",
+            absent,
+        ),
+    ];
+    for (command, place, error) in cases {
+        let client = bimetal_tests::client::Client::new(bimetal_tests::server::binary());
+        let words = command.split(' ').collect::<Vec<_>>();
+        let client = client.args(&words).in_dir(volume.dir().path());
+        let outcome = client.within_s(20).run();
+        assert_ne!(outcome.status, Some(0), "{command}: {outcome}");
+        let said = &outcome.stderr;
+        assert!(said.starts_with("bimetal: "), "{command}: {said}");
+        assert_eq!(said.lines().count(), 1, "{command}: {said}");
+        assert!(said.contains(place), "{command}: {said}");
+        assert_eq!(said.matches(error).count(), 1, "{command}: {said}");
+        assert!(said.matches("(os error").count() <= 1, "{command}: {said}");
+    }
+}

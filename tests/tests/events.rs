@@ -63,3 +63,47 @@ fn a_report_has_what_a_helper_needs_and_no_secret() {
     }
     server.stop();
 }
+
+/// With `log = "json"`, each line of the server is an object with the same keys, and an event has
+/// its name, its side and what to do.
+#[test]
+fn a_log_of_json_has_an_object_on_each_line() {
+    let toml = mirror_toml() + "\n[server]\nlog = \"json\"\n";
+    let volume = Volume::from_toml("log-json", &toml);
+    for side in ["a.img", "b.img"] {
+        volume.dir().sparse(side, 64 * MIB);
+    }
+    volume.verb("format").ok();
+    std::fs::remove_file(volume.dir().file("b.img")).expect("it was formatted");
+    let server = volume.serve();
+    let said = eventually(30, "the event", || {
+        Some(server.said()).filter(|said| said.contains("side-absent"))
+    });
+    let keys = [
+        "unix_s", "event", "priority", "volume", "side", "cause", "advice",
+    ];
+    let mut events = Vec::new();
+    for line in said.lines().filter(|line| !line.starts_with("---")) {
+        let object: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        let found: Vec<&str> = object
+            .as_object()
+            .expect(line)
+            .keys()
+            .map(String::as_str)
+            .collect();
+        assert_eq!(keys.len(), found.len(), "{line}");
+        assert!(keys.iter().all(|key| found.contains(key)), "{line}");
+        events.push(object);
+    }
+    let absent = events.iter().find(|event| event["event"] == "side-absent");
+    let absent = absent.expect("the event");
+    assert_eq!(
+        (&absent["volume"], &absent["side"]),
+        (&"vol".into(), &"b".into())
+    );
+    // An error, as in syslog(3).
+    assert_eq!(absent["priority"], 3);
+    let advice = absent["advice"].as_str().expect("a sentence");
+    assert!(advice.contains("replace the side"), "{advice}");
+    server.stop();
+}

@@ -153,7 +153,14 @@ async fn grows(rt: &Rt, way: Way) {
     assert_eq!(old.size_bytes, old_bytes);
     assert_content(&mirror, old_bytes, "grown").await;
     let no_more = mirror.grow().await.unwrap_err();
-    assert!(no_more.contains("has room for only"), "{no_more}");
+    // The log of a side has a 16th of its device of 48 MiB, but at least 4 MiB.
+    for words in [
+        "has room for only",
+        "on its device of 48 MiB, which also has its log of 4 MiB",
+        "enlarge the device",
+    ] {
+        assert!(no_more.contains(words), "{words}: {no_more}");
+    }
     put(rt, &mirror, new_bytes - BLOCK, 0x77).await;
     let zeroes = Request::without_data(
         Op::WriteZeroes,
@@ -327,4 +334,28 @@ fn growing_may_be_cut_short_anywhere() {
             assert!(changes + 1 < most, "{way:?}: it never came to its end");
         }
     }
+}
+
+/// A logged side that caps the size is named with its device and its log, and with the remedy.
+#[test]
+fn a_logged_side_says_what_caps_it() {
+    let rt = virtual_rt(0);
+    rt.block_on(async {
+        let sides = [("large", 256), ("small", 64)];
+        let sides = sides.map(|(name, mib)| blank_of(&rt, name, mib * MIB));
+        let made = formatting::format(&rt, "vol", &sides, &Formatting::default()).await;
+        made.expect("the sides are fit");
+        let mirror = open(&rt, &[&sides[0], &sides[1]]).await;
+        let why = mirror.grow().await.unwrap_err();
+        for words in [
+            "side small",
+            "on its device of 64 MiB, which also has its log of 4 MiB",
+            "does not grow with its device",
+        ] {
+            assert!(why.contains(words), "{words}: {why}");
+        }
+        let cap = mirror.what_caps_the_size().expect("it has sides");
+        assert!(cap.starts_with("side small has room for"), "{cap}");
+        mirror.close().await.expect("closed");
+    });
 }

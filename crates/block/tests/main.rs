@@ -14,6 +14,7 @@ mod fairness;
 mod flash_model;
 mod full_logs;
 mod growing;
+mod idle;
 mod keeping_space;
 mod large;
 mod life_of_sides;

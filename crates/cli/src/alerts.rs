@@ -17,6 +17,7 @@ use bimetal_block::layers::mirror::{AbsentReason, MirrorStatus, Room, SideStatus
 use bimetal_block::units::show_size;
 use bimetal_rt::{Notice, Rt};
 
+use crate::logged::{self, Log, Logged};
 use crate::shown::Shown;
 use bimetal_console::stderr::say;
 
@@ -61,6 +62,15 @@ impl Event {
             side: String::new(),
             message: notice.words(),
             known_from_start: false,
+        }
+    }
+
+    fn logged(&self) -> Logged<'_> {
+        Logged {
+            kind: self.kind,
+            volume: &self.volume,
+            side: &self.side,
+            cause: &self.message,
         }
     }
 
@@ -293,10 +303,10 @@ pub(crate) struct Teller(SyncSender<Event>);
 impl Teller {
     /// Starts the alert thread. If the thread cannot be created, reports the error and returns
     /// `None`.
-    pub(crate) fn start(command: Option<String>) -> Option<Teller> {
+    pub(crate) fn start(command: Option<String>, log: Log) -> Option<Teller> {
         let (to, from) = sync_channel(1);
         let thread = std::thread::Builder::new().name("alerts".to_owned());
-        match thread.spawn(move || tell(&from, command.as_deref())) {
+        match thread.spawn(move || tell(&from, command.as_deref(), log)) {
             Ok(_) => Some(Teller(to)),
             Err(error) => {
                 say(format_args!(
@@ -354,11 +364,12 @@ fn notices(rt: &Rt) -> Vec<Event> {
 }
 
 /// Reports the events that arrive over the channel, until the channel is closed.
-fn tell(events: &Receiver<Event>, command: Option<&str>) {
+fn tell(events: &Receiver<Event>, command: Option<&str>, log: Log) {
     for event in events {
         let line = event.line();
-        if !event.known_from_start {
-            say(format_args!("bimetal: {line}"));
+        // A line about it was written at the start, but only as a sentence.
+        if !event.known_from_start || log == Log::Json {
+            logged::say_event(log, &event.logged(), &line);
         }
         if let Some(command) = command
             && let Err(why) = run(command, &event, &line)

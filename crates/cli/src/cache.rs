@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use bimetal_control as control;
 use serde_json::json;
 
 use crate::config::Config;
@@ -40,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         "show"
     };
     let request = json!({ "verb": "cache", "device": args.device, "do": does });
-    let answer = control::ask(&config.server.control, &request)?;
+    let answer = config.ask(&request)?;
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{answer}")?;

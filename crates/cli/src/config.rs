@@ -1,5 +1,6 @@
 //! A parsed configuration file: the devices, the exports and the options of the server.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use bimetal_block::document::{read_text, resolve};
 use bimetal_block::graph::{Document, Graph, Node};
 use bimetal_block::units::{Size, Time, show_size};
+use bimetal_control::AskError;
 use bimetal_export::{ExportConfig, Limits};
 use bimetal_rt::net::Address;
 use bimetal_rt::real_time::SPIN_DEFAULT;
@@ -15,6 +17,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::cgroup;
+use crate::logged::Log;
 
 /// Maximum number of connection threads, larger than the number of cores of any usual machine.
 const CONNECTION_THREADS_MAX: u32 = 256;
@@ -69,6 +72,8 @@ pub(crate) struct ServerOptions {
     pub(crate) stop_deadline: Duration,
     /// The operator's alert command, which is run for each event of a volume.
     pub(crate) alert: Option<String>,
+    /// Form of the lines on standard error.
+    pub(crate) log: Log,
     /// Address at which metrics can be read.
     pub(crate) metrics: Option<Address>,
 }
@@ -85,6 +90,7 @@ struct ServerSection {
     stop_deadline: Option<Time>,
     alert: Option<String>,
     metrics: Option<String>,
+    log: Option<Log>,
 }
 
 /// Name of a driver in the configuration.
@@ -161,16 +167,35 @@ impl Config {
     /// Asks the running server.
     ///
     /// # Errors
-    /// One line, if no server answers.
+    /// One line with the path of the control socket, if no server answers, or it refuses.
     pub(crate) fn ask(&self, request: &Value) -> Result<Value> {
-        let socket = &self.server.control;
-        bimetal_control::ask(socket, request).map_err(|error| {
-            anyhow!(
-                "no server answers at {}: {error:#}; start it with `bimetal serve {}`",
-                socket.display(),
+        let answer = bimetal_control::ask(&self.server.control, request);
+        answer.map_err(|error| self.not_answered(&error))
+    }
+
+    /// Has the running server carry out an operation, and waits for its end.
+    ///
+    /// # Errors
+    /// One line with the path of the control socket, if no server answers, or it refuses or fails.
+    pub(crate) fn carry_out(&self, request: &Value) -> Result<Value> {
+        let outcome = bimetal_control::carry_out(&self.server.control, request);
+        outcome.map_err(|error| self.not_answered(&error))
+    }
+
+    fn not_answered(&self, error: &AskError) -> anyhow::Error {
+        let socket = self.server.control.display();
+        match error {
+            AskError::NotConnected(why) if why.kind() == ErrorKind::PermissionDenied => {
+                anyhow!("the server at {socket} cannot be asked: {why}; ask as its user")
+            }
+            AskError::NotConnected(why) => anyhow!(
+                "no server answers at {socket}: {why}; start it with `bimetal serve {}`",
                 self.path.display()
-            )
-        })
+            ),
+            // What the server says names the volume, or whatever it is about.
+            AskError::Refused(_) | AskError::OperationFailed { .. } => anyhow!("{error}"),
+            _ => anyhow!("the server at {socket}: {error}"),
+        }
     }
 
     /// Checks that the device `name` is in the configuration, and returns the name as stored there.
@@ -270,6 +295,7 @@ impl ServerOptions {
             connection_threads: section.connection_threads.map_or(0, |threads| threads.0),
             stop_deadline: section.stop_deadline.map_or(STOP_DEADLINE, |time| time.0),
             alert: section.alert,
+            log: section.log.unwrap_or_default(),
             metrics: metrics.transpose()?,
         })
     }

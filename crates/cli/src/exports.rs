@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow};
 use bimetal_block::units::show_size;
 use bimetal_client::{Escaped, Listed, list, right};
 use bimetal_rt::UringOptions;
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let tls = args.tls.config().map(|tls| tls.options());
     let exports = rt
         .block_on(list(&rt, &args.target, tls.as_ref()))
-        .with_context(|| args.target.to_string())?;
+        .map_err(|error| anyhow!("{}: {error}", args.target))?;
     let mut out = std::io::stdout().lock();
     if args.json {
         let exports: Vec<_> = exports.iter().map(to_json).collect();

@@ -4,7 +4,6 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use bimetal_control as control;
 use serde_json::json;
 
 use crate::config::Config;
@@ -24,7 +23,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let config = Config::load(&args.on.file)?;
     let request = json!({ "verb": "grow", "volume": args.on.volume });
-    let operation = control::carry_out(&config.server.control, &request)?;
+    let operation = config.carry_out(&request)?;
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{operation}")?;

@@ -389,7 +389,7 @@ impl<'a> Judging<'a> {
         let since = show_seconds(figures.number("health_seconds"));
         let why = figures
             .word("absent_reason")
-            .unwrap_or("its device was not found");
+            .unwrap_or("its device was not found, or holds no side of the volume");
         let lacks = match figures.number("out_of_sync_bytes") as u64 {
             0 => String::new(),
             bytes => format!("; it lacks {}", show_size(bytes)),

@@ -9,7 +9,7 @@ use bimetal_rt::Rt;
 use bimetal_rt::real_time::{ProcessLimit, raise_open_files};
 
 use crate::config::Config;
-use crate::runtime;
+use crate::{logged, runtime};
 use bimetal_console::stderr::say;
 
 /// Number of descriptors of a server that are neither for devices nor for clients: standard
@@ -24,6 +24,7 @@ const FILES_OF_DEVICE: u64 = 4;
 /// # Errors
 /// If a limit makes serving impossible, or the runtime cannot be created.
 pub(crate) fn start_server(config: &Config) -> Result<Rt> {
+    logged::start(config.server.log);
     check_file_sizes(config)?;
     if let Err(error) = raise_open_files() {
         say(format_args!(

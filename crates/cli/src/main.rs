@@ -15,6 +15,7 @@ mod check;
 mod config;
 mod conversion;
 mod demo;
+mod edit;
 mod events;
 mod exports;
 mod exposure;
@@ -27,10 +28,12 @@ mod import;
 mod index;
 mod init;
 mod itself;
+mod kinds;
 mod latency;
 mod limits;
 mod load;
 mod local;
+mod logged;
 mod metrics;
 mod mount;
 mod moved;
@@ -54,6 +57,7 @@ mod terminal;
 mod tls;
 mod volume;
 mod watch;
+mod whereabouts;
 
 use std::process::ExitCode;
 

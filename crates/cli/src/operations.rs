@@ -199,9 +199,11 @@ pub(crate) fn grow(shown: &Rc<Shown>, request: &Value) -> Value {
     let (does, name, mirror) = (format!("grow {name}"), name.to_owned(), mirror.clone());
     begin(shown, does, async move {
         let size_bytes = mirror.grow().await?;
+        let cap = mirror.what_caps_the_size();
+        let cap = cap.map_or(String::new(), |cap| format!("\nno more, because {cap}"));
         Ok(format!(
             "{name} has {} ({size_bytes} bytes); connected clients see the new size when they \
-            reconnect",
+            reconnect{cap}",
             show_size(size_bytes)
         ))
     })

@@ -15,6 +15,7 @@ use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 
 use crate::alerts;
+use crate::logged::{self, Log};
 use crate::runtime;
 use crate::tls::TlsArgs;
 
@@ -85,6 +86,7 @@ impl Args {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let medium = args.medium()?;
+    logged::start(Log::Text);
     let rt = runtime::start(UringOptions {
         pool_bytes: POOL_BYTES,
         ..UringOptions::default()
@@ -110,7 +112,7 @@ async fn serve(rt: &Rt, args: &Args, medium: &BrpConfig) -> Result<()> {
                 .and(Err(error.into()));
         }
     };
-    let notices = alerts::watch_notices(rt.clone(), alerts::Teller::start(None));
+    let notices = alerts::watch_notices(rt.clone(), alerts::Teller::start(None, Log::Text));
     let notices = rt.spawn(notices);
     let mut out = std::io::stdout();
     // A failed write is ignored, because the parent process possibly does not read standard output.

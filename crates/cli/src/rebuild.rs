@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use bimetal_block::units::show_size;
-use bimetal_control as control;
 use serde_json::{Value, json};
 
 use crate::config::Config;
@@ -38,7 +37,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             request[key] = json!(rate);
         }
     }
-    let rates = control::ask(&config.server.control, &request)?["rebuild"].take();
+    let rates = config.ask(&request)?["rebuild"].take();
     let text = if args.json {
         rates.to_string()
     } else {

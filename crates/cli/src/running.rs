@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
-use bimetal_block::graph::{Node, OpenOptions, Stack};
+use bimetal_block::graph::{Node, OpenError, OpenOptions, Stack};
 use bimetal_block::layers::mirror::sides_line;
 use bimetal_block::{BLOCK_BYTES, Device, IoError, Statistic};
 use bimetal_control::record;
@@ -30,6 +30,7 @@ use crate::metrics::Metrics;
 use crate::operation::Operation;
 use crate::operations;
 use crate::shown::{Attached, Shown};
+use crate::whereabouts::Whereabouts;
 use bimetal_console::stderr::say;
 
 /// `ADDRESS_PATIENCE` is the time for which the server keeps trying to listen at an address in use,
@@ -58,9 +59,10 @@ impl Running {
         options: &OpenOptions,
     ) -> Result<Running> {
         let started = rt.now();
+        let whereabouts = Whereabouts::find(&config);
         let stack = Stack::open(rt, &config.graph, roots, options)
             .await
-            .map_err(|error| anyhow!("{}: {error}", config.path.display()))?;
+            .map_err(|error| not_opened(&config, &whereabouts, &error))?;
         let server = match listen(rt, &config, &stack).await {
             Ok(server) => server,
             Err(error) => return Err(undo(&stack, error).await),
@@ -75,6 +77,7 @@ impl Running {
             attached: RefCell::new(None),
             stopping: Cell::new(false),
             events: Events::default(),
+            whereabouts,
         });
         let metrics = match listen_for_metrics(rt, &shown).await {
             Ok(metrics) => metrics,
@@ -87,7 +90,10 @@ impl Running {
         let answers: Answer = Rc::new(move |request| answer(&answering, request));
         match Control::start(rt, &shown.config.server.control, answers) {
             Ok(control) => {
-                let teller = alerts::Teller::start(shown.config.server.alert.clone());
+                let teller = alerts::Teller::start(
+                    shown.config.server.alert.clone(),
+                    shown.config.server.log,
+                );
                 let alerts = rt.spawn(alerts::watch(Rc::clone(&shown), teller));
                 Ok(Running {
                     shown,
@@ -173,9 +179,13 @@ impl Running {
                 if side.is_empty() || statistic != "health" || health == "healthy" {
                     continue;
                 }
-                let why = match self.shown.stack.missing(&side) {
-                    Some(error) => format!(" ({error})"),
-                    None => String::new(),
+                let error = self.shown.stack.missing(&side).map(ToString::to_string);
+                let is_absent = health == "absent";
+                let found = self.shown.whereabouts.of_side(name, &side);
+                let why = error.into_iter().chain(found.filter(|_| is_absent));
+                let why = match why.collect::<Vec<_>>().join("; ") {
+                    none if none.is_empty() => none,
+                    why => format!(" ({why})"),
                 };
                 say(format_args!(
                     "bimetal: warning: device {name}: degraded: side {side} is {health}{why}"
@@ -275,6 +285,23 @@ impl Running {
             Either::Left((stopped, _)) => stopped,
             Either::Right((why, _)) => bail!(why),
         }
+    }
+}
+
+/// Returns the error for devices that were not opened. For a mirror, the message names the paths
+/// of its sides, and the paths at which missing sides were found: names of devices change, and the
+/// message of the mirror knows only its sides.
+fn not_opened(config: &Config, whereabouts: &Whereabouts, error: &OpenError) -> anyhow::Error {
+    let text = format!("{}: {error}", config.path.display());
+    let device = error.device.as_deref();
+    let more = device.map_or(String::new(), |device| whereabouts.of_mirror(device));
+    if more.is_empty() {
+        return anyhow!(text);
+    }
+    // A list of ranges, if there is one, stays at the end.
+    match text.split_once('\n') {
+        Some((line, list)) => anyhow!("{line} ({more});\n{list}"),
+        None => anyhow!("{text} ({more})"),
     }
 }
 

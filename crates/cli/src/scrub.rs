@@ -45,10 +45,9 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let config = Config::load(&args.on.file)?;
-    let socket = &config.server.control;
     let asked = |what: &str| -> Result<Value> {
         let request = json!({ "verb": "scrub", "volume": args.on.volume, "do": what });
-        Ok(control::ask(socket, &request)?["scrub"].take())
+        Ok(config.ask(&request)?["scrub"].take())
     };
     let first = match (args.cancel, args.show) {
         (true, _) => "cancel",

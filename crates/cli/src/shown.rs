@@ -19,6 +19,7 @@ use crate::local::Local;
 use crate::metrics::{Measured, Snapshot};
 use crate::operation::Operation;
 use crate::statistics;
+use crate::whereabouts::Whereabouts;
 
 /// A statistic with the part that it describes, and its name.
 type Named = (String, String, Statistic);
@@ -34,6 +35,8 @@ pub(crate) struct Shown {
     pub(crate) attached: RefCell<Option<Attached>>,
     pub(crate) stopping: Cell<bool>,
     pub(crate) events: Events,
+    /// Where the sides were when the server was started.
+    pub(crate) whereabouts: Whereabouts,
 }
 
 /// A device that is exposed to this machine itself.

@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use super::shared::Shared;
 use super::side::Side;
+use super::superblock::SideKind;
 use super::volume::Volume;
 use crate::BLOCK_BYTES;
 use crate::units::show_size;
@@ -56,13 +57,54 @@ impl Shared {
         let (room, side) = smallest.ok_or("no side is present")?;
         let volume_bytes = room - room % BLOCK_BYTES;
         if volume_bytes <= self.size_bytes() {
+            let cap = self.cap(volume, side).unwrap_or_default();
             return Err(format!(
-                "side {} has room for only {}",
+                "side {} has room for only {}{cap}",
                 side.name,
                 show_size(room)
             ));
         }
         Ok(volume_bytes)
+    }
+
+    /// Returns what caps the size of the volume, as a sentence for the operator that begins with
+    /// the name of a side; `None` if no side is known.
+    pub(super) fn what_caps_the_size(&self) -> Option<String> {
+        let volume = self.membership.superblocks.as_ref()?;
+        let sides = self.sides.iter();
+        let rooms = sides.filter_map(|side| Some((volume.volume_bytes_max(side.index)?, side)));
+        let (room, side) = rooms.min_by_key(|(room, _)| *room)?;
+        let cap = self.cap(volume, side)?;
+        Some(format!(
+            "side {} has room for {}{cap}",
+            side.name,
+            show_size(room)
+        ))
+    }
+
+    /// Returns why a side has no more room, in words that follow its room.
+    fn cap(&self, volume: &Volume, side: &Side) -> Option<String> {
+        let superblock = volume.superblock(side.index)?;
+        let device = volume.candidate(side.index)?.device;
+        let device_bytes = device.geometry().size_bytes;
+        let layout = &superblock.layout;
+        let (size, log) = (show_size(device_bytes), show_size(layout.log.1));
+        let of_device = format!(" on its device of {size}, which also has its log of {log}");
+        let why = match layout.kind() {
+            SideKind::Log => {
+                "; a logged side does not grow with its device: replace the side by a larger one"
+            }
+            // With a device as large as one likes, only the metadata is the cap.
+            SideKind::Home
+                if layout.volume_bytes_max(u64::MAX) == layout.volume_bytes_max(device_bytes) =>
+            {
+                "; its metadata covers no more: replace the side, with a larger `grow_to`"
+            }
+            SideKind::Home => {
+                "; enlarge the device and start the server again, or replace the side"
+            }
+        };
+        Some(format!("{of_device}{why}"))
     }
 
     /// Returns an error unless all sides of the volume are present and healthy. An absent or failed

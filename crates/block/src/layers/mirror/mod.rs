@@ -353,6 +353,13 @@ impl Mirror {
         self.shared.grow().await
     }
 
+    /// Returns what caps the size of the volume: a side, its room, the sizes of its device and of
+    /// its log, and how to get more, in a sentence. Returns `None` for a volume without
+    /// superblocks.
+    pub fn what_caps_the_size(&self) -> Option<String> {
+        self.shared.what_caps_the_size()
+    }
+
     /// Returns the minimum and maximum rate of rebuilds of the volume.
     pub fn rebuild_rates(&self) -> RebuildRates {
         self.shared.repair.share.rates()
