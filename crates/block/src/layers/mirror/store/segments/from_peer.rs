@@ -27,6 +27,9 @@ pub(in super::super) struct FromPeer {
 pub(in super::super) type AskPeer<'a> =
     dyn Fn(Range<u64>, Option<Vec<u32>>) -> LocalFuture<'a, Option<FromPeer>> + 'a;
 
+/// Content of live blocks that another side supplied, and the live blocks that are left.
+type Supplied = (Vec<(Live, Payload)>, Vec<Live>);
+
 impl Segments {
     /// Reads live blocks of the volume from another side. Returns the content that it supplied, and
     /// the blocks that are left, in the order of the segments.
@@ -34,7 +37,7 @@ impl Segments {
         &self,
         peer: &AskPeer<'_>,
         mut live: Vec<Live>,
-    ) -> (Vec<(Live, Payload)>, Vec<Live>) {
+    ) -> Supplied {
         live.sort_unstable_by_key(|live| live.block);
         let blocks_max = (REQUEST_BYTES_MAX / BLOCK_BYTES) as usize;
         let runs = live.chunk_by(|a, b| a.block + 1 == b.block);
@@ -57,7 +60,7 @@ impl Segments {
         &'a self,
         peer: &'a AskPeer<'_>,
         run: &'a [Live],
-    ) -> LocalFuture<'a, (Vec<(Live, Payload)>, Vec<Live>)> {
+    ) -> LocalFuture<'a, Supplied> {
         Box::pin(async move {
             let first = run[0].block - self.pages_bytes / BLOCK_BYTES;
             let range = first * BLOCK_BYTES..(first + run.len() as u64) * BLOCK_BYTES;
