@@ -55,8 +55,9 @@ impl Shown {
 
     /// Returns the complete status.
     pub(crate) fn status(&self) -> Value {
-        let mut devices = statistics::of_devices(self.devices());
-        let volumes = health::judge(&devices);
+        let seen = self.devices();
+        let volumes = health::judge(&seen);
+        let mut devices = statistics::of_devices(seen);
         for (name, health) in &volumes {
             devices[name]["health"] = health.to_json();
         }
@@ -95,7 +96,7 @@ impl Shown {
     /// Returns the state of the server for metrics.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let devices = self.devices();
-        let volumes = health::judge(&statistics::of_devices(devices.clone()));
+        let volumes = health::judge(&devices);
         let of_export = |(export, statistics): (&ExportConfig, _)| Measured {
             kind: "export",
             label: ("export", export.name.clone()),

@@ -287,8 +287,8 @@ fn rebuild(side: &str, figures: &Figures, look: Look) -> Option<Line<'static>> {
     if figures.word("health") != Some("resyncing") {
         return None;
     }
-    let share = rebuilt_share(figures).unwrap_or(0.0);
     let left_bytes = figures.number("out_of_sync_bytes");
+    let share = rebuilt_share(figures.figure("resync_passed_bytes"), left_bytes).unwrap_or(0.0);
     let left = look::size(left_bytes as u64);
     let mut text = format!("{:.0} %, {left} left", (share * 100.0).floor());
     if let Some(seconds) = figures
