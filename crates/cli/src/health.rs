@@ -167,11 +167,25 @@ pub(crate) struct Shown<'a> {
 impl Shown<'_> {
     /// Returns the colour of the finding.
     pub(crate) fn tone(&self) -> Tone {
-        match self.word {
-            "healthy" => Tone::Good,
-            "rebuilding" | "slow" => Tone::Warn,
-            _ => Tone::Bad,
-        }
+        tone_of(self.word)
+    }
+}
+
+/// Returns the colour of a word.
+pub(crate) fn tone_of(word: &str) -> Tone {
+    match word {
+        "healthy" => Tone::Good,
+        "rebuilding" | "slow" => Tone::Warn,
+        _ => Tone::Bad,
+    }
+}
+
+/// Returns a finding as the control socket shows it.
+pub(crate) fn shown_of(finding: &Finding) -> Shown<'_> {
+    Shown {
+        word: finding.state.word(),
+        of: &finding.of,
+        reason: &finding.reason,
     }
 }
 
@@ -217,7 +231,12 @@ pub(crate) fn judge(seen: &[Seen]) -> Vec<(String, Health)> {
 /// Returns the health of all volumes together, as one word for monitoring: `stopped` if one of them
 /// accepts no requests, `degraded` if one of them is not healthy, and `healthy` otherwise.
 pub(crate) fn overall(volumes: &[(String, Health)]) -> &'static str {
-    match volumes.iter().map(|(_, health)| health.state()).min() {
+    overall_of(volumes.iter().map(|(_, health)| health.state()))
+}
+
+/// Returns the health of all volumes together, of which the states are given; see [`overall`].
+pub(crate) fn overall_of(states: impl Iterator<Item = State>) -> &'static str {
+    match states.min() {
         Some(State::Stopped) => "stopped",
         Some(State::Healthy) | None => "healthy",
         Some(_) => "degraded",
