@@ -64,8 +64,19 @@ fn a_side_whose_server_answers_nothing_is_behind_a_silent_network() {
         "{shown}"
     );
 
+    // So is a person who comes later.
+    let words = "vol: was healthy, is silent network: side b has had no answer over the network";
+    eventually(60, "the event", || {
+        let shown = volume.verb("events").ok().stdout;
+        shown.contains(words).then_some(())
+    });
+
     send_signal(far_server.pid(), "CONT");
     eventually_is(&volume, "healthy", &["silent network", "slow"]);
+    eventually(60, "the event of the end", || {
+        let shown = volume.verb("events").ok().stdout;
+        shown.contains(", is healthy: both sides").then_some(())
+    });
     drop(wire);
     server.stop();
     far_server.stop();

@@ -87,6 +87,12 @@ impl Tap {
         }
     }
 
+    /// Returns the number of requests so far if all of them are answered; `None` while there are
+    /// requests in flight.
+    pub fn answered(&self) -> Option<u64> {
+        self.meter.answered()
+    }
+
     /// Starts a recording and returns its number.
     ///
     /// # Errors

@@ -18,11 +18,14 @@ use bimetal_block::units::show_size;
 use bimetal_rt::{Notice, Rt};
 
 use crate::logged::{self, Log, Logged};
+use crate::lookout::{Change, Lookout};
 use crate::shown::Shown;
 use bimetal_console::stderr::say;
 
 /// Interval at which the volumes are polled.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Number of polls from one look at the health of the volumes to the next: a second.
+const LOOKS_AT_HEALTH: u64 = 2;
 /// Number of consecutive polls that must find a log full before this is reported.
 const FULL_LOOKS: u32 = 20;
 /// Percentages of the room of a volume from which on its content is reported, each with the kind of
@@ -71,6 +74,17 @@ impl Event {
             volume: &self.volume,
             side: &self.side,
             cause: &self.message,
+        }
+    }
+
+    /// Returns the event for a volume whose health has another word now.
+    fn of_health(change: Change) -> Event {
+        Event {
+            kind: "health",
+            message: change.words(),
+            volume: change.volume,
+            side: String::new(),
+            known_from_start: false,
         }
     }
 
@@ -322,13 +336,20 @@ impl Teller {
 pub(crate) async fn watch(shown: Rc<Shown>, teller: Option<Teller>) {
     let mut before: BTreeMap<String, Before> = BTreeMap::new();
     let mut waiting = Waiting::default();
-    loop {
+    let mut health = Lookout::new(&shown);
+    let mut has_news = false;
+    for poll in 0_u64.. {
         let mut events = Vec::new();
         for (name, mirror) in shown.stack.mirrors() {
             let before = before.entry(name.to_owned()).or_default();
             events.extend(changes(name, before, &mirror.status()));
         }
         events.extend(notices(&shown.rt));
+        has_news |= !events.is_empty();
+        if poll.is_multiple_of(LOOKS_AT_HEALTH) && !shown.stopping.get() {
+            let words = health.look(&shown, std::mem::take(&mut has_news)).await;
+            events.extend(words.into_iter().map(Event::of_health));
+        }
         for event in events {
             let of = (event.volume.as_str(), event.side.as_str());
             let now_s = shown.rt.unix_seconds();

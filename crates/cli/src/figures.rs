@@ -92,11 +92,6 @@ impl<'a> Figures<'a> {
         all.map(|(op, latency)| (op.as_str(), Latency(latency)))
     }
 
-    /// Returns the number of requests without an answer.
-    pub(crate) fn in_flight(&self) -> u64 {
-        self.latencies().map(|(_, of_op)| of_op.in_flight()).sum()
-    }
-
     /// Returns the age of the oldest request without an answer, in ns, discards excepted.
     pub(crate) fn waiting_ns(&self) -> u64 {
         let waited_for = self.latencies().filter(|(op, _)| *op != "discard");
@@ -104,27 +99,6 @@ impl<'a> Figures<'a> {
             .map(|(_, of_op)| of_op.waiting_ns())
             .max()
             .unwrap_or(0)
-    }
-
-    /// Returns the number of flushes that have failed in the last ten seconds.
-    pub(crate) fn failed_flushes_lately(&self) -> u64 {
-        self.latency("flush").window("last_10_s").errors
-    }
-
-    /// Returns for how long the device has had requests in flight and has answered none, in ns. A
-    /// discard is advice, for which nothing waits, and does not count; a flush counts after
-    /// `flush_ns`.
-    pub(crate) fn silent_ns(&self, flush_ns: u64) -> u64 {
-        let waited_for = self.latencies().filter(|(op, _)| *op != "discard");
-        let waiting = waited_for.map(|(op, of_op)| match op {
-            "flush" => of_op.waiting_ns().saturating_sub(flush_ns),
-            _ => of_op.waiting_ns(),
-        });
-        let answers = self
-            .latencies()
-            .filter_map(|(_, of_op)| of_op.answered_ns());
-        let answered_ns = answers.min().unwrap_or(u64::MAX);
-        waiting.max().unwrap_or(0).min(answered_ns)
     }
 }
 
@@ -153,11 +127,6 @@ impl<'a> Latency<'a> {
     /// Returns the age of the oldest request without an answer, in ns.
     pub(crate) fn waiting_ns(&self) -> u64 {
         self.number("waiting_ns")
-    }
-
-    /// Returns the time since the last answer, in ns; `None` before the first one.
-    pub(crate) fn answered_ns(&self) -> Option<u64> {
-        self.0["answered_ns"].as_u64()
     }
 
     /// Returns the requests of a window, such as `last_10_s`.

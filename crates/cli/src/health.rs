@@ -7,16 +7,20 @@
 //! are looked at over the last ten seconds, by the devices themselves, and counters since the start
 //! are not looked at at all.
 
+mod devices;
 #[cfg(test)]
 pub(crate) mod fixture;
 #[cfg(test)]
 mod tests;
 
+use bimetal_block::latency::Window;
+use bimetal_block::layers::shard::Seen;
 use bimetal_block::units::show_size;
 use bimetal_console::latency::show_latency;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::figures::{self, Figures};
+use self::devices::{Device, Devices, Figures};
+use crate::figures;
 use crate::statistics;
 use crate::terminal::Tone;
 
@@ -163,11 +167,25 @@ pub(crate) struct Shown<'a> {
 impl Shown<'_> {
     /// Returns the colour of the finding.
     pub(crate) fn tone(&self) -> Tone {
-        match self.word {
-            "healthy" => Tone::Good,
-            "rebuilding" | "slow" => Tone::Warn,
-            _ => Tone::Bad,
-        }
+        tone_of(self.word)
+    }
+}
+
+/// Returns the colour of a word.
+pub(crate) fn tone_of(word: &str) -> Tone {
+    match word {
+        "healthy" => Tone::Good,
+        "rebuilding" | "slow" => Tone::Warn,
+        _ => Tone::Bad,
+    }
+}
+
+/// Returns a finding as the control socket shows it.
+pub(crate) fn shown_of(finding: &Finding) -> Shown<'_> {
+    Shown {
+        word: finding.state.word(),
+        of: &finding.of,
+        reason: &finding.reason,
     }
 }
 
@@ -200,29 +218,32 @@ pub(crate) fn worst_first(status: &Value) -> Vec<&str> {
     volumes
 }
 
-/// Judges the volumes among the devices of a status, as the control socket shows them: every device
-/// that is below no other one. Returns the health of each by its name.
-pub(crate) fn judge(devices: &Map<String, Value>) -> Vec<(String, Health)> {
-    let children = |device: &Value| device["children"].as_array().cloned().unwrap_or_default();
-    let below: Vec<Value> = devices.values().flat_map(children).collect();
-    let is_volume = |name: &&String| !below.iter().any(|child| child == name.as_str());
-    let volumes = devices.keys().filter(is_volume);
+/// Judges the volumes among devices: every device that is below no other one. Returns the health of
+/// each by its name.
+pub(crate) fn judge(seen: &[Seen]) -> Vec<(String, Health)> {
+    let devices = Devices::of(seen);
+    let volumes = devices.volumes();
     volumes
-        .map(|name| (name.clone(), judge_volume(devices, name)))
+        .map(|name| (name.to_owned(), judge_volume(&devices, name)))
         .collect()
 }
 
 /// Returns the health of all volumes together, as one word for monitoring: `stopped` if one of them
 /// accepts no requests, `degraded` if one of them is not healthy, and `healthy` otherwise.
 pub(crate) fn overall(volumes: &[(String, Health)]) -> &'static str {
-    match volumes.iter().map(|(_, health)| health.state()).min() {
+    overall_of(volumes.iter().map(|(_, health)| health.state()))
+}
+
+/// Returns the health of all volumes together, of which the states are given; see [`overall`].
+pub(crate) fn overall_of(states: impl Iterator<Item = State>) -> &'static str {
+    match states.min() {
         Some(State::Stopped) => "stopped",
         Some(State::Healthy) | None => "healthy",
         Some(_) => "degraded",
     }
 }
 
-fn judge_volume(devices: &Map<String, Value>, name: &str) -> Health {
+fn judge_volume(devices: &Devices, name: &str) -> Health {
     let mut judging = Judging {
         devices,
         found: Vec::new(),
@@ -241,15 +262,15 @@ fn judge_volume(devices: &Map<String, Value>, name: &str) -> Health {
 }
 
 /// Returns what is good about a healthy volume.
-fn healthy(devices: &Map<String, Value>, name: &str) -> String {
-    let device = Figures::of(&devices[name]);
-    if device.kind() != "mirror" {
+fn healthy(devices: &Devices, name: &str) -> String {
+    let mirror = devices.get(name).filter(|device| device.kind == "mirror");
+    let Some(mirror) = mirror else {
         return "its devices answer".to_owned();
-    }
-    let sides = device.parts().count();
+    };
+    let sides = mirror.parts().len();
     let all = if sides == 2 { "both" } else { "all" };
-    let exposed_bytes = device.number("exposed_bytes") as u64;
-    match (exposed_bytes, device.figure("exposed_bytes_max")) {
+    let exposed_bytes = mirror.own.number("exposed_bytes") as u64;
+    match (exposed_bytes, mirror.own.figure("exposed_bytes_max")) {
         (0, _) => format!("{all} sides have everything"),
         (_, Some(max)) => format!(
             "{all} sides take writes, and {} of at most {} are on one side only",
@@ -265,12 +286,11 @@ fn healthy(devices: &Map<String, Value>, name: &str) -> String {
 
 /// The findings about one volume.
 struct Judging<'a> {
-    devices: &'a Map<String, Value>,
+    devices: &'a Devices<'a>,
     found: Vec<Finding>,
 }
 
-/// Depth up to which a stack is judged. A stack is a tree, but a status from elsewhere may name a
-/// device as its own child.
+/// Depth up to which a stack is judged.
 const DEPTH_MAX: usize = 64;
 
 impl<'a> Judging<'a> {
@@ -282,8 +302,8 @@ impl<'a> Judging<'a> {
         });
     }
 
-    fn get(&self, name: &str) -> Option<Figures<'a>> {
-        self.devices.get(name).map(Figures::of)
+    fn get(&self, name: &str) -> Option<&'a Device<'a>> {
+        self.devices.get(name)
     }
 
     /// Judges a device and everything below it.
@@ -291,28 +311,28 @@ impl<'a> Judging<'a> {
         let Some(device) = self.get(name).filter(|_| depth < DEPTH_MAX) else {
             return;
         };
-        if device.kind() == "mirror" {
-            self.mirror(name, &device, depth);
+        if device.kind == "mirror" {
+            self.mirror(name, device, depth);
             return;
         }
-        self.own_trouble(name, &device);
+        self.own_trouble(name, device);
         let before = self.found.len();
-        for child in device.children() {
+        for child in device.children {
             self.device(child, depth + 1);
         }
         // What is wrong below explains the latencies of this device.
         if self.found.len() == before {
-            self.answers("device", name, &device);
+            self.answers("device", name, device);
         }
     }
 
     /// Notes the trouble that a device itself reports.
-    fn own_trouble(&mut self, name: &str, device: &Figures) {
-        if device.word("state") == Some("stopped") {
+    fn own_trouble(&mut self, name: &str, device: &Device<'a>) {
+        if device.own.word("state") == Some("stopped") {
             let reason = format!("device {name} accepts no requests");
             self.note(State::Stopped, name, reason);
         }
-        match device.word("health") {
+        match device.own.word("health") {
             None | Some("healthy") => {}
             Some("connecting") => {
                 let reason = format!(
@@ -348,7 +368,8 @@ impl<'a> Judging<'a> {
         self.note(State::NoRoom, name, reason);
     }
 
-    fn mirror(&mut self, name: &str, volume: &Figures, depth: usize) {
+    fn mirror(&mut self, name: &str, device: &'a Device<'a>, depth: usize) {
+        let (volume, sides) = (&device.own, device.parts());
         match volume.word("state") {
             Some("stopped") => {
                 let reason = "it accepts no requests, because a side is absent and `on_degraded` \
@@ -360,11 +381,10 @@ impl<'a> Judging<'a> {
             _ => {}
         }
         self.room(name, volume);
-        let sides: Vec<(&str, Figures)> = volume.parts().collect();
         let is_forced = volume.word("read_only_because") == Some("forced");
-        for (side, figures) in &sides {
+        for (side, figures) in sides {
             match figures.word("health") {
-                Some("absent") => self.absent(side, figures, &sides),
+                Some("absent") => self.absent(side, figures, sides),
                 Some("resyncing") => {
                     self.resyncing(side, figures);
                     self.side(side, figures, false, depth);
@@ -382,7 +402,7 @@ impl<'a> Judging<'a> {
                 }
             }
         }
-        self.held_up(volume, &sides);
+        self.held_up(volume, sides);
     }
 
     fn absent(&mut self, side: &str, figures: &Figures, sides: &[(&str, Figures)]) {
@@ -431,7 +451,9 @@ impl<'a> Judging<'a> {
             self.note(State::Rebuilding, side, reason);
             return;
         }
-        let done = rebuilt_share(figures).map_or_else(String::new, |share| {
+        let passed_bytes = figures.figure("resync_passed_bytes");
+        let share = rebuilt_share(passed_bytes, lacks_bytes);
+        let done = share.map_or_else(String::new, |share| {
             format!("{:.0} % done, ", (share * 100.0).floor())
         });
         let left = figures
@@ -476,7 +498,7 @@ impl<'a> Judging<'a> {
             self.note(State::FailingFlush, side, reason);
         }
         let held_up_s = figures.number("log_held_up_seconds");
-        let is_silent = self.silent("side", side, &device);
+        let is_silent = self.silent("side", side, device);
         if held_up_s > 0.0 && !is_silent {
             let reason = format!(
                 "writes waited for space in the log of side {side} in {held_up_s:.0} of the last \
@@ -487,32 +509,32 @@ impl<'a> Judging<'a> {
         // The last ten seconds of a side that was just rebuilt are those of the rebuild.
         let is_known = is_whole && figures.number("health_seconds") > LATELY_S + 1.0;
         if is_known && !is_silent {
-            self.slow("side", side, &device);
+            self.slow("side", side, device);
         }
-        match device.kind() {
-            "mirror" => self.mirror(side, &device, depth + 1),
-            _ => self.below(side, &device, depth + 1),
+        match device.kind {
+            "mirror" => self.mirror(side, device, depth + 1),
+            _ => self.below(side, device, depth + 1),
         }
     }
 
     /// Judges what is below a side: its latencies are those of the side, so only what the devices
     /// report of themselves counts.
-    fn below(&mut self, name: &str, device: &Figures, depth: usize) {
+    fn below(&mut self, name: &str, device: &Device<'a>, depth: usize) {
         self.own_trouble(name, device);
-        for child in device.children() {
+        for child in device.children {
             let Some(below) = self.get(child).filter(|_| depth < DEPTH_MAX) else {
                 continue;
             };
-            match below.kind() {
-                "mirror" => self.mirror(child, &below, depth + 1),
-                _ => self.below(child, &below, depth + 1),
+            match below.kind {
+                "mirror" => self.mirror(child, below, depth + 1),
+                _ => self.below(child, below, depth + 1),
             }
         }
     }
 
     /// Judges a device without a mirror by its answers.
-    fn answers(&mut self, what: &str, name: &str, device: &Figures) {
-        if device.failed_flushes_lately() > 0 {
+    fn answers(&mut self, what: &str, name: &str, device: &Device<'a>) {
+        if device.window("flush", Window::TenSeconds).errors > 0 {
             let reason = format!(
                 "a flush of {what} {name} has failed within the last 10 s: writes before it may be \
                 lost"
@@ -525,7 +547,7 @@ impl<'a> Judging<'a> {
     }
 
     /// Notes a device that has requests in flight and answers none; returns whether it does so.
-    fn silent(&mut self, what: &str, name: &str, device: &Figures) -> bool {
+    fn silent(&mut self, what: &str, name: &str, device: &Device<'a>) -> bool {
         let silent_ns = device.silent_ns(FLUSH_NS);
         if silent_ns < SILENT_NS {
             return false;
@@ -553,18 +575,19 @@ impl<'a> Judging<'a> {
         let Some(device) = self.get(name).filter(|_| depth < DEPTH_MAX) else {
             return false;
         };
-        REMOTE.contains(&device.kind()) || {
+        REMOTE.contains(&device.kind) || {
             device
-                .children()
+                .children
+                .iter()
                 .any(|child| self.is_remote(child, depth + 1))
         }
     }
 
     /// Notes a device whose latencies are far beyond its own usual ones.
-    fn slow(&mut self, what: &str, name: &str, device: &Figures) {
+    fn slow(&mut self, what: &str, name: &str, device: &Device<'a>) {
         for op in ["write", "read"] {
-            let latency = device.latency(op);
-            let (lately, always) = (latency.window("last_10_s"), latency.window("since_start"));
+            let lately = device.window(op, Window::TenSeconds);
+            let always = device.window(op, Window::Start);
             let usual_ns = always.p50_ns.max(1);
             // Requests that wait for each other take longer, without the device being slow.
             let expected_ns = usual_ns as f64 * lately.queue.max(1.0);
@@ -625,7 +648,7 @@ impl<'a> Judging<'a> {
         let last = active.max_by(|a, b| lags(&a.1).total_cmp(&lags(&b.1)));
         let Some((side, figures)) = last else { return };
         let stores = self.get(side).map_or_else(String::new, |device| {
-            let bytes_per_s = device.latency("write").window("last_10_s").bytes_per_s();
+            let bytes_per_s = device.window("write", Window::TenSeconds).bytes_per_s();
             show_size(bytes_per_s as u64)
         });
         let lacks = match lags(figures) as u64 {
@@ -652,10 +675,9 @@ fn read_only(volume: &Figures) -> String {
 }
 
 /// Returns the share of a running rebuild that is done, from 0 to 1; `None` before any progress.
-pub(crate) fn rebuilt_share(side: &Figures) -> Option<f64> {
-    let passed_bytes = side.figure("resync_passed_bytes")?;
-    let all_bytes = passed_bytes + side.number("out_of_sync_bytes");
-    (passed_bytes > 0.0).then(|| passed_bytes / all_bytes)
+pub(crate) fn rebuilt_share(passed_bytes: Option<f64>, left_bytes: f64) -> Option<f64> {
+    let passed_bytes = passed_bytes.filter(|bytes| *bytes > 0.0)?;
+    Some(passed_bytes / (passed_bytes + left_bytes))
 }
 
 /// Formats a duration, with one unit below two minutes and two beyond.

@@ -27,9 +27,14 @@ const fn kind(name: &'static str, priority: Priority, advice: &'static str) -> K
 }
 
 /// All kinds, in the order of the table in docs/operations.md.
-pub(crate) const KINDS: [Kind; 27] = {
+pub(crate) const KINDS: [Kind; 28] = {
     use Priority::{Error, Info, Notice, Warning};
     [
+        kind(
+            "health",
+            Notice,
+            "`bimetal status` shows the volume and its sides",
+        ),
         kind(
             "side-absent",
             Error,

@@ -25,8 +25,9 @@ use crate::alerts;
 use crate::config::Config;
 use crate::events::Events;
 use crate::exposure;
+use crate::history::History;
 use crate::local::Local;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Source};
 use crate::operation::Operation;
 use crate::operations;
 use crate::shown::{Attached, Shown};
@@ -67,9 +68,13 @@ impl Running {
             Ok(server) => server,
             Err(error) => return Err(undo(&stack, error).await),
         };
+        let is_read = config.server.metrics.is_some();
         let shown = Rc::new(Shown {
+            history: is_read.then(History::default),
+            latest: RefCell::default(),
             rt: rt.clone(),
             started,
+            started_unix_s: rt.unix_seconds(),
             config,
             stack,
             operation: Operation::default(),
@@ -310,8 +315,8 @@ async fn listen_for_metrics(rt: &Rt, shown: &Rc<Shown>) -> Result<Option<Metrics
     let Some(address) = shown.config.server.metrics.as_ref() else {
         return Ok(None);
     };
-    let asked = Rc::clone(shown);
-    let metrics = Metrics::start(rt, address, Rc::new(move || asked.snapshot())).await;
+    let source = Rc::clone(shown) as Rc<dyn Source>;
+    let metrics = Metrics::start(rt, address, source).await;
     let metrics = metrics.map_err(|error| {
         let file = shown.config.path.display();
         anyhow!("{file}: `metrics` in [server]: cannot listen at {address}: {error}")

@@ -2,7 +2,7 @@
 //! and their current state.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 use bimetal_block::Statistic;
@@ -14,7 +14,8 @@ use serde_json::{Map, Value, json};
 
 use crate::config::Config;
 use crate::events::Events;
-use crate::health;
+use crate::health::{self, Health};
+use crate::history::History;
 use crate::local::Local;
 use crate::metrics::{Measured, Snapshot};
 use crate::operation::Operation;
@@ -28,6 +29,7 @@ type Named = (String, String, Statistic);
 pub(crate) struct Shown {
     pub(crate) rt: Rt,
     pub(crate) started: Instant,
+    pub(crate) started_unix_s: u64,
     pub(crate) config: Config,
     pub(crate) stack: Stack,
     pub(crate) operation: Operation,
@@ -37,6 +39,10 @@ pub(crate) struct Shown {
     pub(crate) events: Events,
     /// Where the sides were when the server was started.
     pub(crate) whereabouts: Whereabouts,
+    /// The last hour, if it can be read.
+    pub(crate) history: Option<History>,
+    /// Health of each volume when it was last judged, at most a second ago.
+    pub(crate) latest: RefCell<BTreeMap<String, Health>>,
 }
 
 /// A device that is exposed to this machine itself.
@@ -58,29 +64,13 @@ impl Shown {
 
     /// Returns the complete status.
     pub(crate) fn status(&self) -> Value {
-        let mut devices = statistics::of_devices(self.devices());
-        let volumes = health::judge(&devices);
+        let seen = self.devices();
+        let volumes = health::judge(&seen);
+        let mut devices = statistics::of_devices(seen);
         for (name, health) in &volumes {
             devices[name]["health"] = health.to_json();
         }
-        let exports = self.exports().into_iter().map(|(export, seen)| {
-            let shown = json!({
-                "device": export.device,
-                "protocol": export.protocol.name(),
-                "listen": export.listen.to_string(),
-            });
-            (
-                export.name.clone(),
-                statistics::with(shown, statistics::of_whole(seen)),
-            )
-        });
-        let attached = self.attached().into_iter().map(|(attached, seen)| {
-            let shown = json!({ "device": attached.device });
-            (
-                attached.local.path(),
-                statistics::with(shown, statistics::of_whole(seen)),
-            )
-        });
+        let (exports, attached) = self.above(|_| true);
         json!({
             "version": 1,
             "health": health::overall(&volumes),
@@ -89,8 +79,8 @@ impl Shown {
             "driver": self.driver(),
             "uptime_s": self.rt.now().since(self.started).as_secs_f64(),
             "longest_turn": self.longest_turn(),
-            "exports": exports.collect::<Map<_, _>>(),
-            "attached": attached.collect::<Map<_, _>>(),
+            "exports": exports,
+            "attached": attached,
             "devices": devices,
         })
     }
@@ -98,7 +88,7 @@ impl Shown {
     /// Returns the state of the server for metrics.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let devices = self.devices();
-        let volumes = health::judge(&statistics::of_devices(devices.clone()));
+        let volumes = health::judge(&devices);
         let of_export = |(export, statistics): (&ExportConfig, _)| Measured {
             kind: "export",
             label: ("export", export.name.clone()),
@@ -120,7 +110,7 @@ impl Shown {
         let exports = self.exports().into_iter().map(of_export);
         let attached = self.attached().into_iter().map(of_attached);
         let devices = devices.into_iter().map(of_device);
-        let word = |(name, health): &(String, health::Health)| (name.clone(), health.state());
+        let word = |(name, health): &(String, Health)| (name.clone(), health.state());
         Snapshot {
             health: health::overall(&volumes),
             volumes: volumes.iter().map(word).collect(),
@@ -135,6 +125,43 @@ impl Shown {
         let mut devices = self.stack.beyond();
         devices.extend(self.stack.here(&self.config.graph));
         devices
+    }
+
+    /// Returns the exports and the attached devices of some devices, as the control socket shows
+    /// them.
+    pub(crate) fn above(&self, of: impl Fn(&str) -> bool) -> (Value, Value) {
+        let exports = self.exports().into_iter();
+        let exports = exports.filter(|(export, _)| of(&export.device));
+        let exports = exports.map(|(export, seen)| {
+            let shown = json!({
+                "device": export.device,
+                "protocol": export.protocol.name(),
+                "listen": export.listen.to_string(),
+            });
+            (
+                export.name.clone(),
+                statistics::with(shown, statistics::of_whole(seen)),
+            )
+        });
+        let attached = self.attached().into_iter();
+        let attached = attached.filter(|(attached, _)| of(&attached.device));
+        let attached = attached.map(|(attached, seen)| {
+            let shown = json!({ "device": attached.device });
+            (
+                attached.local.path(),
+                statistics::with(shown, statistics::of_whole(seen)),
+            )
+        });
+        let (exports, attached): (Map<_, _>, Map<_, _>) = (exports.collect(), attached.collect());
+        (Value::Object(exports), Value::Object(attached))
+    }
+
+    /// Returns the names of the volumes: the open devices that are below no other one.
+    pub(crate) fn volumes(&self) -> Vec<&str> {
+        let nodes = self.config.graph.nodes();
+        let open = || self.stack.devices().map(|(name, _)| name);
+        let below: BTreeSet<&str> = open().flat_map(|name| nodes[name].children()).collect();
+        open().filter(|name| !below.contains(name)).collect()
     }
 
     /// Returns the exports with their statistics.

@@ -72,18 +72,22 @@ impl Stack {
     /// Returns the present state of the devices that are open on this thread, children before
     /// parents. `graph` is the one of which they were opened.
     pub fn here<'s>(&'s self, graph: &'s Graph) -> impl Iterator<Item = Seen> + use<'s> {
-        self.devices().map(|(name, device)| {
-            let mut statistics: Vec<NamedStatistic> = Vec::new();
-            device.statistics(&mut statistics);
-            let node = &graph.nodes[name];
-            Seen {
-                name: name.to_owned(),
-                kind: node.kind(),
-                children: node.children().into_iter().map(str::to_owned).collect(),
-                size_bytes: device.geometry().size_bytes,
-                statistics,
-            }
-        })
+        self.devices()
+            .map(|(name, device)| seen_here(graph, name, device))
+    }
+
+    /// Returns the present state of some open devices, on this thread and on those of shards,
+    /// children before parents. That of the others is not asked for.
+    pub fn seen(&self, graph: &Graph, is_wanted: impl Fn(&str) -> bool) -> Vec<Seen> {
+        let shards = self.shards.borrow();
+        let mut seen = Vec::new();
+        for shard in shards.values() {
+            let beyond = shard.seen();
+            seen.extend(beyond.iter().filter(|of| is_wanted(&of.name)).cloned());
+        }
+        let here = self.devices().filter(|(name, _)| is_wanted(name));
+        seen.extend(here.map(|(name, device)| seen_here(graph, name, device)));
+        seen
     }
 
     /// Returns the last reported state of the devices that are open on threads of shards. The state
@@ -246,5 +250,19 @@ impl Graph {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns the present state of a device that is open on this thread.
+fn seen_here(graph: &Graph, name: &str, device: &Rc<dyn Device>) -> Seen {
+    let mut statistics: Vec<NamedStatistic> = Vec::new();
+    device.statistics(&mut statistics);
+    let node = &graph.nodes[name];
+    Seen {
+        name: name.to_owned(),
+        kind: node.kind(),
+        children: node.children().into_iter().map(str::to_owned).collect(),
+        size_bytes: device.geometry().size_bytes,
+        statistics,
     }
 }

@@ -97,6 +97,11 @@ impl Windows {
         self.present.note(latency_ns, bytes, has_failed);
     }
 
+    /// Returns the number of all requests.
+    pub(super) fn requests(&self) -> u64 {
+        self.before.sums.requests + self.present.sums.requests
+    }
+
     /// Makes `second` the present second.
     fn move_on(&mut self, second: u64) {
         let past = std::mem::replace(&mut self.second, second);

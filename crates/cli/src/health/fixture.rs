@@ -21,7 +21,7 @@ use bimetal_block::tap::Tap;
 use bimetal_block::{BLOCK_BYTES, Device, Flags, IoError, Op, Request};
 use bimetal_rt::{Rng, Rt, Task, VirtualOptions};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{Health, judge};
 use crate::statistics;
@@ -146,8 +146,8 @@ impl Volume {
         self.mirror.submit(discard).await.expect("it needs no room");
     }
 
-    /// Returns the devices as the control socket shows them.
-    fn devices(&self) -> Map<String, Value> {
+    /// Returns the devices with their statistics.
+    pub(crate) fn devices(&self) -> Vec<Seen> {
         let seen = |name: &str, kind, children: &[&str], device: &dyn Device| {
             let mut statistics = Vec::new();
             device.statistics(&mut statistics);
@@ -162,13 +162,15 @@ impl Volume {
         let sides = self.taps.iter();
         let sides = sides.map(|(name, tap)| seen(name, "file", &[], &**tap));
         let volume = seen("vol", "mirror", &SIDES, &*self.mirror);
-        statistics::of_devices(sides.chain([volume]).collect())
+        sides.chain([volume]).collect()
     }
 
     /// Returns the status as the control socket shows it.
     pub(crate) fn status(&self) -> Value {
-        let mut devices = self.devices();
-        for (name, health) in judge(&devices) {
+        let seen = self.devices();
+        let volumes = judge(&seen);
+        let mut devices = statistics::of_devices(seen);
+        for (name, health) in volumes {
             devices[&name]["health"] = health.to_json();
         }
         let export = json!({

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use bimetal_block::latency::{Longest, OpLatency, WindowLatency};
 use bimetal_block::layers::mirror::superblock::SideKind;
 use bimetal_block::layers::mirror::{Layouts, OnDegraded, RebuildConfig};
 use bimetal_block::units::{Rate, Size};
-use bimetal_block::{BLOCK_BYTES, IoError, Op};
+use bimetal_block::{BLOCK_BYTES, IoError, Op, Statistic};
 
 use super::fixture::{LIGHT, Load, MIB, MODERATE, WRITES, test};
 use super::*;
@@ -298,23 +299,36 @@ fn the_last_side_can_have_a_failing_flush_for_long() {
 #[test]
 fn a_device_without_a_mirror_is_frozen_where_its_requests_wait() {
     let latency = |waiting_ns: u64, answered_ns: u64| {
-        json!({ "write": {
-            "in_flight": 3, "waiting_ns": waiting_ns, "answered_ns": answered_ns,
-        } })
+        let writes = OpLatency {
+            in_flight: 3,
+            waiting_ns,
+            answered_ns: Some(answered_ns),
+            longest: Longest::default(),
+            windows: [WindowLatency::default(); Window::ALL.len()],
+            buckets: Vec::new(),
+        };
+        let of_writes = Statistic::Latency(Box::new(writes));
+        vec![(String::new(), "write".to_owned(), of_writes)]
     };
     let long = latency(2_500_000_000, 2_500_000_000);
-    let found = |top: &Value, below: &Value| {
-        let devices = json!({
-            "file": { "type": "file", "children": [], "latency": below },
-            "disk": { "type": "hdd", "children": ["file"], "latency": top },
-        });
-        let volumes = judge(devices.as_object().expect("an object"));
+    let found = |top: &Vec<_>, below: &Vec<_>| {
+        let device = |name: &str, kind, children: &[&str], statistics: &Vec<_>| Seen {
+            name: name.to_owned(),
+            kind,
+            children: children.iter().map(|&child| child.to_owned()).collect(),
+            size_bytes: MIB,
+            statistics: statistics.clone(),
+        };
+        let volumes = judge(&[
+            device("file", "file", &[], below),
+            device("disk", "hdd", &["file"], top),
+        ]);
         assert_eq!(volumes.len(), 1);
         let worst = volumes[0].1.worst().clone();
         assert_eq!(volumes[0].1.to_json()["also"], json!([]));
         (worst.state, worst.of)
     };
-    let none = json!({});
+    let none = Vec::new();
     assert_eq!(found(&long, &none), (State::Frozen, "disk".to_owned()));
     assert_eq!(found(&long, &long), (State::Frozen, "file".to_owned()));
     // Others are answered meanwhile.

@@ -1,10 +1,13 @@
-//! The metrics listener: answers `GET /metrics` by HTTP with the statistics of the server.
+//! The metrics listener: answers `GET /metrics` by HTTP with the statistics of the server, and
+//! gives people what its source has for them.
 //!
 //! It is served by the runtime that serves the volumes, so it must never wait for a device, and
-//! the number and the size of requests are bounded.
+//! the number and the size of requests are bounded. It changes nothing.
 
 mod families;
+mod http;
 
+use std::borrow::Cow;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -17,19 +20,19 @@ use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rt, Task};
 
 use self::families::Families;
+use self::http::Received;
+pub(crate) use self::http::{Content, Query};
 use crate::health::State;
 
 /// Maximum number of simultaneous connections. Further connections wait to be accepted.
 const CONNECTIONS_MAX: usize = 8;
-/// Maximum length of the head of a request in bytes.
-const HEAD_BYTES_MAX: usize = 8 << 10;
-/// Maximum number of header fields of a request.
-const FIELDS_MAX: usize = 64;
 /// Maximum time for a request and its answer.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
 /// Pause after a connection that could not be accepted.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
+/// Path of the metrics.
+const METRICS: &str = "/metrics";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -57,8 +60,17 @@ pub(crate) struct Snapshot {
     pub(crate) measured: Vec<Measured>,
 }
 
-/// Function that returns the present state of the server.
-pub(crate) type Ask = Rc<dyn Fn() -> Snapshot>;
+/// What the listener answers from.
+pub(crate) trait Source {
+    /// Returns the present state of the server.
+    fn snapshot(&self) -> Snapshot;
+
+    /// Returns true if there is something for people at a path.
+    fn has(&self, path: &str) -> bool;
+
+    /// Returns what there is at a path for which [`has`](Source::has) returns true.
+    fn content(&self, path: &str, query: &Query) -> Content;
+}
 
 /// A listener for metrics.
 pub(crate) struct Metrics {
@@ -72,13 +84,19 @@ impl Metrics {
     /// # Errors
     /// The errors of `bind(2)`; `AddrInUse` also if there is a file that is not a socket without a
     /// server.
-    pub(crate) async fn start(rt: &Rt, address: &Address, ask: Ask) -> io::Result<Metrics> {
+    pub(crate) async fn start(
+        rt: &Rt,
+        address: &Address,
+        source: Rc<dyn Source>,
+    ) -> io::Result<Metrics> {
         if let Address::Unix(path) = address {
             clear(rt, address, path).await?;
         }
         let listener = Listener::bind(rt, address)?;
         let connections = Rc::new(TaskGroup::new(rt));
-        let accept = accept(rt.clone(), listener, Rc::clone(&connections), ask);
+        let is_tcp = matches!(address, Address::Tcp(_));
+        let of_group = Rc::clone(&connections);
+        let accept = accept(rt.clone(), listener, of_group, source, is_tcp);
         Ok(Metrics {
             accepting: rt.spawn(accept),
             connections,
@@ -114,15 +132,22 @@ async fn clear(rt: &Rt, address: &Address, path: &Path) -> io::Result<()> {
     }
 }
 
-async fn accept(rt: Rt, listener: Listener, connections: Rc<TaskGroup>, ask: Ask) {
+async fn accept(
+    rt: Rt,
+    listener: Listener,
+    connections: Rc<TaskGroup>,
+    source: Rc<dyn Source>,
+    is_tcp: bool,
+) {
     loop {
         connections.at_most(CONNECTIONS_MAX - 1).await;
         match listener.accept().await {
             Ok(stream) => {
-                let (rt, ask) = (rt.clone(), Rc::clone(&ask));
+                let (rt, source) = (rt.clone(), Rc::clone(&source));
                 connections.spawn(async move {
+                    let conversation = converse(&rt, &stream, &source, is_tcp);
                     // A client that is too slow gets no answer.
-                    let _ = rt.timeout(REQUEST_MAX, converse(&rt, &stream, &ask)).await;
+                    let _ = rt.timeout(REQUEST_MAX, conversation).await;
                     stream.shutdown();
                 });
             }
@@ -134,10 +159,10 @@ async fn accept(rt: Rt, listener: Listener, connections: Rc<TaskGroup>, ask: Ask
 }
 
 /// Answers one request.
-async fn converse(rt: &Rt, stream: &Stream, ask: &Ask) {
+async fn converse(rt: &Rt, stream: &Stream, source: &Rc<dyn Source>, is_tcp: bool) {
     let mut head = Vec::new();
     let answer = loop {
-        if let Some(answer) = answer(&head, ask) {
+        if let Some(answer) = answer(&head, &**source, is_tcp, rt.unix_seconds()) {
             break answer;
         }
         let (received, buf) = stream.recv(rt.pool().alloc_now(4096), 0).await;
@@ -155,52 +180,49 @@ async fn converse(rt: &Rt, stream: &Stream, ask: &Ask) {
 }
 
 /// Returns the answer to a request, of which `head` has arrived; `None` when more must arrive.
-fn answer(head: &[u8], ask: &Ask) -> Option<String> {
-    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
-    let mut request = httparse::Request::new(&mut fields);
-    match request.parse(head) {
-        Ok(httparse::Status::Complete(_)) => {}
-        Ok(httparse::Status::Partial) if head.len() < HEAD_BYTES_MAX => return None,
-        Ok(httparse::Status::Partial) | Err(_) => {
-            return Some(response(
-                "400 Bad Request",
-                PLAIN,
-                "the request is not HTTP/1.1\n",
-            ));
+fn answer(head: &[u8], source: &dyn Source, is_tcp: bool, unix_s: u64) -> Option<String> {
+    let line = |line: &'static str| Content {
+        format: http::PLAIN,
+        body: Cow::Borrowed(line),
+    };
+    let request = match http::read(head, is_tcp) {
+        Received::Part => return None,
+        Received::Whole(request) => request,
+        Received::Refused(status, why) => {
+            return Some(http::answer(status, unix_s, &line(why), true));
         }
-    }
-    let path = request.path.unwrap_or("").split('?').next();
-    let answer = match (request.method, path) {
-        (Some("GET" | "HEAD"), Some("/metrics")) => {
-            let accepts = request.headers.iter();
-            let mut accepts = accepts.filter(|field| field.name.eq_ignore_ascii_case("accept"));
-            let names = |field: &httparse::Header<'_>| {
-                let value = String::from_utf8_lossy(field.value);
-                value.contains("application/openmetrics-text")
+    };
+    let (is_metrics, path) = (request.path == METRICS, request.path.as_str());
+    let (status, content) = match request.method.as_str() {
+        _ if !is_metrics && !source.has(path) => (
+            "404 Not Found",
+            line("nothing is here; the page for people is at /, the metrics are at /metrics\n"),
+        ),
+        "GET" | "HEAD" if is_metrics => {
+            let format = match request.accepts_open_metrics {
+                true => OPEN_METRICS,
+                false => PLAIN,
             };
-            let is_open_metrics = accepts.any(names);
-            let format = if is_open_metrics { OPEN_METRICS } else { PLAIN };
-            match families(&ask()).text(is_open_metrics) {
-                Ok(text) => response("200 OK", format, &text),
-                Err(_) => response("500 Internal Server Error", PLAIN, ""),
+            let metrics = families(&source.snapshot());
+            match metrics.text(request.accepts_open_metrics) {
+                Ok(text) => (
+                    "200 OK",
+                    Content {
+                        format,
+                        body: text.into(),
+                    },
+                ),
+                Err(_) => ("500 Internal Server Error", line("")),
             }
         }
-        (Some("GET" | "HEAD"), _) => {
-            response("404 Not Found", PLAIN, "the metrics are at /metrics\n")
-        }
-        _ => response("405 Method Not Allowed", PLAIN, "only GET is answered\n"),
+        "GET" | "HEAD" => ("200 OK", source.content(path, &request.query)),
+        _ => (
+            "405 Method Not Allowed",
+            line("only GET and HEAD are answered\n"),
+        ),
     };
-    let only_head = request.method == Some("HEAD");
-    let end = answer.find("\r\n\r\n").filter(|_| only_head);
-    Some(end.map_or(answer.clone(), |end| answer[..end + 4].to_owned()))
-}
-
-fn response(status: &str, format: &str, body: &str) -> String {
-    let length = body.len();
-    format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {format}\r\nContent-Length: {length}\r\n\
-         Connection: close\r\n\r\n{body}"
-    )
+    let has_body = request.method != "HEAD";
+    Some(http::answer(status, unix_s, &content, has_body))
 }
 
 /// Returns the metrics of a server.
@@ -259,24 +281,42 @@ fn families(snapshot: &Snapshot) -> Families {
 mod tests {
     use super::*;
 
-    fn ask() -> Ask {
-        Rc::new(|| Snapshot {
-            health: "degraded",
-            volumes: vec![("vol".to_owned(), State::FullLog)],
-            uptime_seconds: 1.5,
-            longest_turn_seconds: 0.001,
-            measured: Vec::new(),
-        })
+    struct Server;
+
+    impl Source for Server {
+        fn snapshot(&self) -> Snapshot {
+            Snapshot {
+                health: "degraded",
+                volumes: vec![("vol".to_owned(), State::FullLog)],
+                uptime_seconds: 1.5,
+                longest_turn_seconds: 0.001,
+                measured: Vec::new(),
+            }
+        }
+
+        fn has(&self, path: &str) -> bool {
+            path == "/"
+        }
+
+        fn content(&self, path: &str, query: &Query) -> Content {
+            Content {
+                format: "text/html",
+                body: format!("{path} {}", query.number("after")).into(),
+            }
+        }
+    }
+
+    fn ask(request: &str) -> Option<String> {
+        answer(request.as_bytes(), &Server, true, 0)
     }
 
     fn first_line(request: &str) -> Option<String> {
-        let answer = answer(request.as_bytes(), &ask())?;
-        answer.lines().next().map(str::to_owned)
+        ask(request)?.lines().next().map(str::to_owned)
     }
 
     #[test]
     fn a_request_is_answered_once_its_head_is_whole() {
-        let request = "GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n";
+        let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
         for end in 0..request.len() {
             assert_eq!(first_line(&request[..end]), None, "{end} bytes");
         }
@@ -284,17 +324,32 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_question_for_metrics_is_refused() {
-        for (request, status) in [
-            ("GET / HTTP/1.1\r\n\r\n", "404 Not Found"),
-            ("GET /metrics?x=1 HTTP/1.1\r\n\r\n", "200 OK"),
-            ("POST /metrics HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
-            ("\u{1}\u{2}\r\n\r\n", "400 Bad Request"),
+    fn each_request_has_the_status_that_http_knows_for_it() {
+        for (line, status) in [
+            ("GET /metrics", "200 OK"),
+            ("HEAD /metrics", "200 OK"),
+            ("GET /metrics?x=1", "200 OK"),
+            ("GET /?after=7", "200 OK"),
+            ("HEAD /", "200 OK"),
+            ("GET /other", "404 Not Found"),
+            ("POST /other", "404 Not Found"),
+            ("GET /../metrics", "404 Not Found"),
+            ("POST /metrics", "405 Method Not Allowed"),
+            ("DELETE /", "405 Method Not Allowed"),
+            ("\u{1}\u{2}", "400 Bad Request"),
         ] {
+            let request = format!("{line} HTTP/1.1\r\nHost: localhost\r\n\r\n");
             let expected = format!("HTTP/1.1 {status}");
-            assert_eq!(first_line(request), Some(expected), "{request:?}");
+            assert_eq!(first_line(&request), Some(expected), "{request:?}");
         }
-        let endless = format!("GET /metrics HTTP/1.1\r\nX: {}", "x".repeat(HEAD_BYTES_MAX));
+        let page = ask("GET /?after=7 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        assert!(page.expect("an answer").ends_with("\r\n\r\n/ 7"));
+        let head = ask("HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        assert!(head.expect("an answer").ends_with("\r\n\r\n"));
+        let endless = format!(
+            "GET /metrics HTTP/1.1\r\nX: {}",
+            "x".repeat(http::HEAD_BYTES_MAX)
+        );
         assert_eq!(
             first_line(&endless).as_deref(),
             Some("HTTP/1.1 400 Bad Request")
@@ -304,8 +359,9 @@ mod tests {
     #[test]
     fn the_format_is_the_one_that_is_accepted() {
         let with = |accept: &str| {
-            let request = format!("GET /metrics HTTP/1.1\r\nAccept: {accept}\r\n\r\n");
-            answer(request.as_bytes(), &ask()).expect("the head is whole")
+            let fields = format!("Host: localhost\r\nAccept: {accept}\r\n");
+            let request = format!("GET /metrics HTTP/1.1\r\n{fields}\r\n");
+            ask(&request).expect("the head is whole")
         };
         let open = with("application/openmetrics-text;version=1.0.0,text/plain;q=0.5");
         assert!(

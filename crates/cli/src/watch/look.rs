@@ -117,7 +117,7 @@ impl Look {
 }
 
 /// Formats a latency with two digits, in at most six columns; nothing for none.
-pub(super) fn latency(ns: u64) -> String {
+pub(crate) fn latency(ns: u64) -> String {
     let (value, unit) = match ns {
         0 => return String::new(),
         1..1_000 => return "< 1 us".to_owned(),
@@ -132,7 +132,7 @@ pub(super) fn latency(ns: u64) -> String {
 }
 
 /// Formats a size with two or three digits, in at most seven columns.
-pub(super) fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let (mut value, mut at) = (bytes as f64, 0);
     while value >= 999.5 && at + 1 < units.len() {
@@ -146,7 +146,7 @@ pub(super) fn size(bytes: u64) -> String {
 }
 
 /// Formats a number of requests in a second; nothing for none.
-pub(super) fn rate(per_s: f64) -> String {
+pub(crate) fn rate(per_s: f64) -> String {
     match per_s {
         ..0.05 => String::new(),
         0.05..9.95 => format!("{per_s:.1}"),
@@ -155,7 +155,7 @@ pub(super) fn rate(per_s: f64) -> String {
 }
 
 /// Formats a time in seconds with two digits; nothing for less than a millisecond.
-pub(super) fn seconds(seconds: f64) -> String {
+pub(crate) fn seconds(seconds: f64) -> String {
     match seconds {
         ..0.001 => String::new(),
         _ => latency((seconds * 1e9) as u64),

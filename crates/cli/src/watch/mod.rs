@@ -5,13 +5,14 @@
 //! screen shows what the server has judged, and judges nothing itself.
 
 mod app;
+pub(crate) mod bounds;
 mod detail;
 mod draw;
 mod history;
 mod keys;
-mod look;
+pub(crate) mod look;
 mod overview;
-mod rows;
+pub(crate) mod rows;
 #[cfg(test)]
 mod tests;
 mod tty;

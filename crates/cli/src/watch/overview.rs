@@ -2,19 +2,19 @@
 //! seconds, and the bounds that matter: exposure, logs, space, and what a rebuild or a scrub has
 //! left to do.
 
-use bimetal_block::units::show_size;
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::Style;
 use ratatui_core::text::{Line, Span};
 use serde_json::Value;
 
+use super::bounds::{self, Bound};
 use super::draw::{self, Column};
 use super::history::History;
 use super::look::{self, Look};
 use super::rows::{self, Order, Row};
 use crate::figures::Figures;
-use crate::health::{self, rebuilt_share, show_seconds};
+use crate::health;
 use crate::statistics;
 use crate::terminal::Tone;
 
@@ -182,166 +182,28 @@ fn curve(row: &Row, view: &View, width: usize) -> Line<'static> {
 
 /// Returns the lines below the tree.
 fn facts(status: &Value, view: &View) -> Vec<Line<'static>> {
-    let volume = Figures::of(&status["devices"][view.volume]);
-    let mut lines = Vec::new();
-    if volume.kind() == "mirror" {
-        of_mirror(&mut lines, &volume, view);
-    }
-    // The mirror can be below a cache or another layer.
-    let rows = rows::rows(status, view.volume, Order::Configured, view.look);
-    for row in rows
+    let bounds = bounds::of_volume(status, view.volume);
+    let mut lines: Vec<Line> = bounds
         .iter()
-        .filter(|row| row.name != view.volume && row.kind == "device")
-    {
-        let device = Figures::of(&status["devices"][row.name]);
-        if device.kind() == "mirror" {
-            of_mirror(&mut lines, &device, view);
-        }
-    }
+        .map(|bound| line_of(bound, view.look))
+        .collect();
     if view.is_verbose {
+        let volume = Figures::of(&status["devices"][view.volume]);
         lines.push(Line::default());
         lines.extend(counters(&volume).into_iter().map(Line::from));
     }
     lines
 }
 
-fn of_mirror(lines: &mut Vec<Line<'static>>, volume: &Figures, view: &View) {
-    let look = view.look;
-    lines.push(exposure(volume, look));
-    for (side, figures) in volume.parts() {
-        if let Some(line) = rebuild(side, &figures, look) {
-            lines.push(line);
-        }
-    }
-    if volume.word("scrub") == Some("running") {
-        lines.push(scrub(volume, look));
-    }
-    for (side, figures) in volume.parts() {
-        if let Some(line) = space(side, &figures, look) {
-            lines.push(line);
-        }
-    }
-    // A rebuild has its own line.
-    let operations = volume.word("operations").unwrap_or_default().split(", ");
-    let others = operations.filter(|words| !words.is_empty() && !words.starts_with("rebuild "));
-    let operations: Vec<&str> = others.collect();
-    if !operations.is_empty() {
-        let operations = operations.join(", ");
-        lines.push(fact("unfinished", "", operations, look));
-    }
-    if let Some(line) = volume.word("to_configure") {
-        let text = format!("write into the configuration: {line}");
-        lines.push(fact("configure", "", text, look));
-    }
-}
-
 /// Returns a line with a name, a bar or nothing, and a text.
-fn fact(name: &str, bar: &str, text: String, look: Look) -> Line<'static> {
-    let mut line = Line::from(Span::styled(format!("{name:<14} "), look.style(Tone::Dim)));
-    if !bar.is_empty() {
-        line.push_span(Span::raw(format!("{bar} ")));
+fn line_of(bound: &Bound, look: Look) -> Line<'static> {
+    let name = format!("{:<14} ", bound.name);
+    let mut line = Line::from(Span::styled(name, look.style(Tone::Dim)));
+    if let Some(share) = bound.share {
+        line.push_span(Span::raw(format!("{} ", look.bar(share, BAR_WIDTH))));
     }
-    line.push_span(Span::raw(text));
+    line.push_span(Span::raw(bound.text.clone()));
     line
-}
-
-fn exposure(volume: &Figures, look: Look) -> Line<'static> {
-    let bytes = volume.number("exposed_bytes");
-    let age_s = volume.number("exposed_seconds");
-    let bytes_max = volume.figure("exposed_bytes_max");
-    let age_s_max = volume.figure("exposed_seconds_max");
-    let of = |max: Option<String>| max.map_or_else(String::new, |max| format!(" of {max}"));
-    let size = |bytes: f64| show_size(bytes as u64);
-    let bound = |seconds: f64| format!("{seconds} s");
-    let text = match bytes as u64 {
-        0 => {
-            let bounds = [bytes_max.map(size), age_s_max.map(bound)];
-            let bounds: Vec<String> = bounds.into_iter().flatten().collect();
-            match bounds.is_empty() {
-                true => "nothing".to_owned(),
-                false => format!("nothing (at most {})", bounds.join(", ")),
-            }
-        }
-        bytes => format!(
-            "{}{}, the oldest {}{}",
-            show_size(bytes),
-            of(bytes_max.map(size)),
-            show_seconds(age_s),
-            of(age_s_max.map(bound)),
-        ),
-    };
-    // The bound that is nearer decides.
-    let share =
-        |value: f64, max: Option<f64>| max.filter(|max| *max > 0.0).map_or(0.0, |max| value / max);
-    let share = share(bytes, bytes_max).max(share(age_s, age_s_max));
-    let has_bar = bytes > 0.0;
-    let bar = if has_bar {
-        look.bar(share, BAR_WIDTH)
-    } else {
-        String::new()
-    };
-    fact("on one side", &bar, text, look)
-}
-
-fn rebuild(side: &str, figures: &Figures, look: Look) -> Option<Line<'static>> {
-    if figures.word("health") != Some("resyncing") {
-        return None;
-    }
-    let share = rebuilt_share(figures).unwrap_or(0.0);
-    let left_bytes = figures.number("out_of_sync_bytes");
-    let left = look::size(left_bytes as u64);
-    let mut text = format!("{:.0} %, {left} left", (share * 100.0).floor());
-    if let Some(seconds) = figures
-        .figure("resync_left_seconds")
-        .filter(|seconds| *seconds > 0.0)
-    {
-        let bytes_per_s = look::size((left_bytes / seconds) as u64);
-        let time = show_seconds(seconds.max(1.0));
-        text += &format!(" at {bytes_per_s}/s, {time}");
-    }
-    let bar = look.bar(share, BAR_WIDTH);
-    Some(fact(&format!("rebuild {side}"), &bar, text, look))
-}
-
-fn scrub(volume: &Figures, look: Look) -> Line<'static> {
-    let (done, all) = (
-        volume.number("scrub_position_bytes"),
-        volume.size_bytes() as f64,
-    );
-    let share = if all > 0.0 { done / all } else { 0.0 };
-    let mut text = format!("{:.0} %", (share * 100.0).floor());
-    let seconds = volume.number("scrub_seconds");
-    if done > 0.0 && seconds > 0.0 {
-        let left_s = (all - done).max(0.0) * seconds / done;
-        let bytes_per_s = volume.number("scrub_read_bytes") / seconds;
-        let time = show_seconds(left_s.max(1.0));
-        text += &format!(
-            ", reads {}/s, about {time} left",
-            show_size(bytes_per_s as u64)
-        );
-    }
-    let found = volume.number("scrub_found");
-    if found > 0.0 {
-        text += &format!(", {found:.0} corrupt blocks found");
-    }
-    fact("scrub", &look.bar(share, BAR_WIDTH), text, look)
-}
-
-/// Returns the use of the log of a side, and of its segments; `None` if nothing is known of them.
-fn space(side: &str, figures: &Figures, look: Look) -> Option<Line<'static>> {
-    if figures.word("health") == Some("absent") {
-        return None;
-    }
-    let log_bytes = figures.figure("log_bytes").filter(|bytes| *bytes > 0.0)?;
-    let used_bytes = figures.number("log_used_bytes");
-    let size = |bytes: f64| show_size(bytes as u64);
-    let mut text = format!("log {} of {}", size(used_bytes), size(log_bytes));
-    if let Some(segments) = figures.figure("segments").filter(|count| *count > 0.0) {
-        let free = figures.number("segments_free");
-        text += &format!(", space {:.0} % free", (free / segments * 100.0).floor());
-    }
-    let bar = look.bar(used_bytes / log_bytes, BAR_WIDTH);
-    Some(fact(&format!("side {side}"), &bar, text, look))
 }
 
 /// Returns the figures of a device, several on each line; none that is 0.

@@ -19,7 +19,7 @@ const WAITING_NS_MIN: u64 = 1_000_000_000;
 
 /// Order of the devices that have the same parent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// As in the configuration.
     #[default]
     Configured,
@@ -31,7 +31,7 @@ pub(super) enum Order {
 
 impl Order {
     /// Returns the order that follows when the key is pressed.
-    pub(super) fn next(self) -> Order {
+    pub(crate) fn next(self) -> Order {
         match self {
             Order::Configured => Order::Slowest,
             Order::Slowest => Order::Busiest,
@@ -40,7 +40,7 @@ impl Order {
     }
 
     /// Returns the order in words.
-    pub(super) fn words(self) -> &'static str {
+    pub(crate) fn words(self) -> &'static str {
         match self {
             Order::Configured => "as configured",
             Order::Slowest => "slowest first",
@@ -50,26 +50,30 @@ impl Order {
 }
 
 /// An export, an attached device, or a device.
-pub(super) struct Row<'a> {
+pub(crate) struct Row<'a> {
     /// `export`, `attached` or `device`.
-    pub(super) kind: &'static str,
-    pub(super) name: &'a str,
+    pub(crate) kind: &'static str,
+    pub(crate) name: &'a str,
     /// Lines of the tree before the name, and before further lines of the row.
-    pub(super) branch: String,
-    pub(super) under: String,
+    pub(crate) branch: String,
+    pub(crate) under: String,
+    /// What the row is for the device above it: an export, the volume, a side, or a part.
+    pub(crate) role: String,
+    /// Number of devices above it.
+    pub(crate) depth: usize,
     /// What it is.
-    pub(super) what: String,
+    pub(crate) what: String,
     /// Its state, empty if there is nothing to say.
-    pub(super) state: String,
-    pub(super) tone: Tone,
-    pub(super) writes: Window,
-    pub(super) reads: Window,
-    pub(super) lag_s: f64,
-    pub(super) is_side: bool,
+    pub(crate) state: String,
+    pub(crate) tone: Tone,
+    pub(crate) writes: Window,
+    pub(crate) reads: Window,
+    pub(crate) lag_s: f64,
+    pub(crate) is_side: bool,
 }
 
 /// Returns the rows of a volume: its exports first, then the tree of its devices.
-pub(super) fn rows<'a>(
+pub(crate) fn rows<'a>(
     status: &'a Value,
     volume: &'a str,
     order: Order,
@@ -83,7 +87,7 @@ pub(super) fn rows<'a>(
         rows: Vec::new(),
         names: BTreeSet::new(),
     };
-    tree.add(volume, None, "", 0);
+    tree.add(volume, None, ("", ""), 0);
     let (devices, names) = (tree.rows, tree.names);
     let mut rows = Vec::new();
     for (kind, things) in [
@@ -101,6 +105,8 @@ pub(super) fn rows<'a>(
             rows.push(Row {
                 kind,
                 name,
+                role: format!("{kind} of {device}"),
+                depth: 0,
                 branch: String::new(),
                 under: String::new(),
                 what: how.unwrap_or_else(|| "local".to_owned()),
@@ -147,9 +153,15 @@ struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// Adds a device and those below it. `side` has the figures of a device that is a side of a
-    /// mirror.
-    fn add(&mut self, name: &'a str, side: Option<Figures<'a>>, under: &str, depth: usize) {
+    /// Adds a device, which is below the device `parent`, and those below it. `side` has the
+    /// figures of a device that is a side of a mirror.
+    fn add(
+        &mut self,
+        name: &'a str,
+        side: Option<Figures<'a>>,
+        (parent, under): (&str, &str),
+        depth: usize,
+    ) {
         let value = &self.devices[name];
         if depth > DEPTH_MAX || !self.names.insert(name) {
             return;
@@ -162,9 +174,16 @@ impl<'a> Tree<'a> {
             ("", _) => String::new(),
             (kind, size_bytes) => format!("{kind} {}", look::size(size_bytes)),
         };
+        let role = match (&side, parent) {
+            (_, "") => "volume".to_owned(),
+            (Some(_), mirror) => format!("side of {mirror}"),
+            (None, parent) => format!("part of {parent}"),
+        };
         self.rows.push(Row {
             kind: "device",
             name,
+            role,
+            depth,
             branch: String::new(),
             under: String::new(),
             what,
@@ -194,7 +213,7 @@ impl<'a> Tree<'a> {
             let passing = if is_last { " " } else { branches.passing };
             let first = self.rows.len();
             let inner = format!("{under}{passing} ");
-            self.add(child, figures, &inner, depth + 1);
+            self.add(child, figures, (name, &inner), depth + 1);
             if let Some(row) = self.rows.get_mut(first) {
                 row.branch = format!("{under}{branch} ");
                 row.under = inner;
