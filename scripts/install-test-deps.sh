@@ -15,7 +15,7 @@ cc:gcc pkg-config:pkg-config
 mkfs.ext4:e2fsprogs e2fsck:e2fsprogs mkfs.btrfs:btrfs-progs
 losetup:mount mount:mount umount:mount
 fallocate:util-linux setpriv:util-linux unshare:util-linux blockdev:util-linux
-chromium:chromium chromedriver:chromium-driver
+chromium:chromium chromedriver:chromium-driver promtool:prometheus
 git:git tar:tar cmp:diffutils find:findutils timeout:coreutils python3:python3
 "
 

@@ -9,6 +9,7 @@ use bimetal_tests::client::Client;
 use bimetal_tests::nbd::Wire;
 use bimetal_tests::server::binary;
 use bimetal_tests::volume::{MIB, Volume, assert_refused};
+use serde_json::Value;
 
 /// Adds the key `metrics` to the configuration of a volume.
 fn listen(volume: &Volume, address: &str) {
@@ -138,4 +139,73 @@ fn each_alert_uses_metrics_that_exist_and_has_a_place_on_the_page() {
         let place = format!("page: docs/metrics.md#{}\n", alert.to_lowercase());
         assert!(rules.contains(&place), "{alert}");
     }
+}
+
+/// Grafana replaces its variables before Prometheus sees an expression. So does this test, which
+/// has Prometheus read each of them, and a real server answer for each metric.
+#[test]
+fn each_panel_of_the_dashboard_has_metrics_that_exist_and_expressions_that_are_right() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |name: &str| std::fs::read_to_string(root.join(name)).expect("it is in the tree");
+    let page = read("docs/metrics.md");
+    let board: Value = serde_json::from_str(&read("contrib/grafana/bimetal.json")).expect("JSON");
+    assert_eq!(board["uid"], "bimetal");
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let panels = list(&board["panels"]);
+    assert!(panels.len() > 10);
+    let targets = panels.iter().flat_map(|panel| list(&panel["targets"]));
+    let expressions: Vec<String> = targets.map(|target| text(&target["expr"])).collect();
+    let variables = list(&board["templating"]["list"]);
+    let queries = variables
+        .iter()
+        .map(|variable| text(&variable["definition"]));
+    let all: Vec<String> = expressions.iter().cloned().chain(queries).collect();
+
+    let volume = Volume::mirror("dashboard", 64 * MIB);
+    listen(&volume, "unix:vol.metrics");
+    let _server = volume.serve();
+    let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
+    wire.write(0, &[7; 4096]);
+    let scraped = scrape(&volume.dir().file("vol.metrics"), "text/plain");
+    // Of a volume whose sides have room for all of it, and without a rebuild, there are none.
+    let at_times = ["room_bytes", "content_bytes", "resync_left_seconds"];
+    for all in &all {
+        let words = all.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for metric in words.filter(|word| word.starts_with("bimetal_")) {
+            let listed = metric.replace("_export_request_", "_device_request_");
+            let listed = listed
+                .trim_end_matches("_bucket")
+                .trim_end_matches("_count");
+            assert!(
+                page.contains(&format!("`{listed}`")),
+                "{metric} is not on the page"
+            );
+            let is_there = scraped.contains(&format!("\n{metric}{{"))
+                || scraped.contains(&format!("\n{metric} "));
+            let is_rare = at_times.iter().any(|end| metric.ends_with(end));
+            assert!(is_there || is_rare, "{metric} is not scraped: {scraped}");
+        }
+    }
+
+    let mut rules = "groups:\n  - name: dashboard\n    rules:\n".to_owned();
+    for (at, expression) in expressions.iter().enumerate() {
+        let expression = expression.replace("$__rate_interval", "5m");
+        let expression = ["$job", "$volume", "$device"]
+            .iter()
+            .fold(expression, |all, variable| all.replace(variable, ".*"));
+        assert!(
+            !expression.contains('$'),
+            "a variable is not known: {expression}"
+        );
+        let quoted = Value::String(expression);
+        rules += &format!("      - record: panel_{at}\n        expr: {quoted}\n");
+    }
+    let rules = volume.dir().text("rules.yml", &rules);
+    let checked = Client::new("promtool")
+        .args(["check", "rules"])
+        .arg(rules)
+        .ok();
+    let found = format!("{} rules found", expressions.len());
+    assert!(checked.stdout.contains(&found), "{checked}");
 }
