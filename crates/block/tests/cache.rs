@@ -427,6 +427,8 @@ fn random_clients_read_what_they_wrote_under_every_policy() {
         "abm-lirs-clc",
         "abm-s3fifo-lru:4-marginal",
         "abm-s3fifo-clc+pad-marginal",
+        "abm-clockpro-best:1-marginal",
+        "abm-clockpro-best+pad-marginal",
     ];
     for (seed, name) in names.chain(pairs).enumerate() {
         for (mode, ahead) in [("write-back", "32KiB"), ("write-through", "0B")] {

@@ -8,6 +8,7 @@
 //! was written in sequence from its first to its last page becomes the next victim. The module does
 //! not know which pages are dirty.
 
+use super::write_order::WriteOrder;
 use super::{Access, PageAddress, PageId};
 use crate::lists::{Links, List, NONE, grow};
 
@@ -212,11 +213,34 @@ impl Clusters {
             Choice::Cold => self.evict_cold(out),
             _ => self.evict_whole(out),
         }
-        self.left += (out.len() - from) as u64;
-        if let Some(page) = out.get(from) {
+        self.record_evicted(&out[from..]);
+    }
+
+    /// Removes `pages`, which are of one cluster, as if this order had evicted them.
+    pub(super) fn leave(&mut self, pages: &[PageId]) {
+        for page in pages {
+            self.remove(*page);
+        }
+        self.record_evicted(pages);
+    }
+
+    fn record_evicted(&mut self, pages: &[PageId]) {
+        self.left += pages.len() as u64;
+        if let Some(page) = pages.first() {
             let (cluster, _) = self.homes[*page as usize];
             self.clusters[cluster as usize].left_at = Some(self.left);
         }
+    }
+
+    /// Returns the pages of the cluster of `page` that are in the cache, the least recently used
+    /// page first.
+    pub(super) fn neighbours(&self, page: PageId) -> impl Iterator<Item = PageId> + '_ {
+        let (cluster, _) = self.homes[page as usize];
+        let pages = &self.clusters[cluster as usize].pages;
+        std::iter::successors(pages.back(), |page| {
+            let next = self.page_links.prev(*page);
+            (next != NONE).then_some(next)
+        })
     }
 
     /// Returns the number of pages that have been evicted since the cluster of `page` was last
@@ -353,5 +377,41 @@ impl Clusters {
             NONE
         };
         *next == self.size
+    }
+}
+
+impl WriteOrder for Clusters {
+    fn reserve(&mut self, ids: usize) {
+        Clusters::reserve(self, ids);
+    }
+    fn place(&mut self, page: PageId, place: PageAddress) {
+        Clusters::place(self, page, place);
+    }
+    fn len(&self) -> usize {
+        Clusters::len(self)
+    }
+    fn holds(&self, page: PageId) -> bool {
+        Clusters::holds(self, page)
+    }
+    fn list_held(&self, out: &mut Vec<PageId>) {
+        Clusters::list_held(self, out);
+    }
+    fn insert(&mut self, page: PageId, access: Access) {
+        Clusters::insert(self, page, access);
+    }
+    fn hit(&mut self, page: PageId, access: Access) {
+        Clusters::hit(self, page, access);
+    }
+    fn remove(&mut self, page: PageId) {
+        Clusters::remove(self, page);
+    }
+    fn leave(&mut self, pages: &[PageId]) {
+        Clusters::leave(self, pages);
+    }
+    fn evict(&mut self, out: &mut Vec<PageId>) {
+        Clusters::evict(self, out);
+    }
+    fn take_left_since(&mut self, page: PageId) -> Option<u64> {
+        Clusters::take_left_since(self, page)
     }
 }

@@ -5,9 +5,11 @@
 //! `abm-READ-WRITE[-POINTER]`:
 //!
 //! - READ is any plain policy over pages.
-//! - WRITE is `fab`, `clc`, `lru`, `cold` or `page`. All except `page` evict whole erase blocks or,
-//!   as in `clc:8`, clusters of the given number of pages. `fab+pad`, `clc+pad` and `lru+pad` write
-//!   whole erase blocks where that costs less.
+//! - WRITE is `fab`, `clc`, `lru`, `cold`, `used`, `best` or `page`. All except `page` evict whole
+//!   erase blocks or, as in `clc:8`, clusters of the given number of pages, or parts. `best` is the
+//!   winner of a tournament of `clc`, `lru` and `used`. `fab+pad`, `clc+pad`, `lru+pad` and
+//!   `best+pad` write whole erase blocks where that costs less; `used` is not in the tournament of
+//!   `best+pad`, because it writes parts of blocks.
 //! - POINTER is `ghost` (the paper's rule, the default), `cost`, `marginal`, or `fixedNN` to give
 //!   NN percent of the pages to the write buffer.
 
@@ -19,6 +21,7 @@ use super::belady::Belady;
 use super::clean_first::{CleanFirst, SparesDirty};
 use super::clock_pro::ClockPro;
 use super::clusters::{Choice, Clusters};
+use super::frequent_pages::FrequentPages;
 use super::lirs::Lirs;
 use super::lrfu::Lrfu;
 use super::lru_k::LruK;
@@ -28,8 +31,10 @@ use super::recently_evicted::RecentlyEvicted;
 use super::s3_fifo::S3Fifo;
 use super::segmented::Segmented;
 use super::shells::{Clustered, Paged};
+use super::tournament::{GroupCost, Tournament};
 use super::two_q::TwoQ;
 use super::w_tinylfu::WTinyLfu;
+use super::write_order::WriteOrder;
 use std::fmt;
 use std::str::FromStr;
 
@@ -165,10 +170,20 @@ struct Pair {
     pointer: PointerRule,
 }
 
+/// The order in which dirty pages are evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WriteBy {
+    Clusters(Choice),
+    /// By the uses of single pages.
+    Frequency,
+    /// The order that a tournament selects.
+    Tournament,
+}
+
 /// The way in which dirty pages are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WriteSide {
-    choice: Choice,
+    order: WriteBy,
     /// Number of pages in a cluster; `None` if a cluster is an erase block.
     cluster_pages: Option<u32>,
     /// True if a whole erase block is written when that costs less than writing only the buffered
@@ -225,9 +240,9 @@ impl Granularity {
     /// Returns the name of the pair that `bimetal` selects for a device of this granularity.
     pub fn default_pair(self) -> &'static str {
         match self {
-            Granularity::Page => "abm-s3fifo-page-marginal",
-            Granularity::Cluster => "abm-s3fifo-lru-marginal",
-            Granularity::Block => "abm-s3fifo-clc+pad-marginal",
+            Granularity::Page => "abm-clockpro-best:1-marginal",
+            Granularity::Cluster => "abm-clockpro-best-marginal",
+            Granularity::Block => "abm-clockpro-best+pad-marginal",
         }
     }
 }
@@ -278,7 +293,7 @@ fn find<T: Copy>(rows: &[Row<T>], name: &str) -> Option<T> {
 fn parse_write(text: &str) -> Option<WriteSide> {
     if text == "page" {
         return Some(WriteSide {
-            choice: Choice::Oldest,
+            order: WriteBy::Clusters(Choice::Oldest),
             cluster_pages: Some(1),
             pads: false,
         });
@@ -291,18 +306,21 @@ fn parse_write(text: &str) -> Option<WriteSide> {
         Some((name, pages)) => (name, Some(pages.parse().ok().filter(|pages| *pages > 0)?)),
         None => (name, None),
     };
-    let choice = match name {
-        "fab" => Choice::Largest,
-        "clc" => Choice::LargestCold,
-        "lru" => Choice::Oldest,
-        "cold" => Choice::Cold,
+    let order = match name {
+        "fab" => WriteBy::Clusters(Choice::Largest),
+        "clc" => WriteBy::Clusters(Choice::LargestCold),
+        "lru" => WriteBy::Clusters(Choice::Oldest),
+        "cold" => WriteBy::Clusters(Choice::Cold),
+        "used" => WriteBy::Frequency,
+        "best" => WriteBy::Tournament,
         _ => return None,
     };
     // Padding is allowed only if all dirty pages of an erase block are evicted together: it writes
     // the whole erase block, so no dirty page of the block may remain in the buffer.
-    let whole = cluster_pages.is_none() && choice != Choice::Cold;
+    let parts = [WriteBy::Clusters(Choice::Cold), WriteBy::Frequency];
+    let whole = cluster_pages.is_none() && !parts.contains(&order);
     (whole || !pads).then_some(WriteSide {
-        choice,
+        order,
         cluster_pages,
         pads,
     })
@@ -391,14 +409,42 @@ impl Default for Build {
     }
 }
 
+impl WriteSide {
+    fn build(&self, build: &Build, capacity: usize, size: u32, block: u32) -> Box<dyn WriteOrder> {
+        let clusters = |choice| Box::new(Clusters::new(choice, size, block)) as Box<dyn WriteOrder>;
+        let used = || Box::new(FrequentPages::new(size, block)) as Box<dyn WriteOrder>;
+        match self.order {
+            WriteBy::Clusters(choice) => clusters(choice),
+            WriteBy::Frequency => used(),
+            WriteBy::Tournament => {
+                let orders = || match (size, self.pads) {
+                    (1, _) => vec![used(), clusters(Choice::Oldest)],
+                    (_, true) => vec![clusters(Choice::LargestCold), clusters(Choice::Oldest)],
+                    _ => vec![
+                        clusters(Choice::LargestCold),
+                        clusters(Choice::Oldest),
+                        used(),
+                    ],
+                };
+                let group_cost = match build.granularity {
+                    Granularity::Page => GroupCost::Nothing,
+                    Granularity::Cluster => GroupCost::Cleaning,
+                    Granularity::Block => GroupCost::Flush,
+                };
+                Box::new(Tournament::new(capacity, group_cost, orders))
+            }
+        }
+    }
+}
+
 impl Pair {
     fn build(&self, build: &Build) -> Box<dyn Replacement> {
         let (capacity, block) = (build.capacity.max(1), build.pages_per_block.max(1));
         let size = self.write.cluster_pages.unwrap_or(block).min(block);
-        let clusters = Clusters::new(self.write.choice, size, block);
+        let write = self.write.build(build, capacity, size, block);
         let pointer = Pointer::new(self.pointer, capacity, size, build.read_us, build.flush_us);
         let read = order(self.read, capacity);
-        Box::new(Abm::new(capacity, read, clusters, pointer, self.write.pads))
+        Box::new(Abm::new(capacity, read, write, pointer, self.write.pads))
     }
 }
 
@@ -447,7 +493,7 @@ fn page_policy(page: Page, capacity: usize, as_tables: bool) -> Box<dyn Replacem
         Page::Lru => whole(capacity, SingleList::new(Use::Refreshes, capacity)),
         Page::Clock => whole(capacity, SingleList::new(Use::Spares, capacity)),
         Page::Sieve => whole(capacity, Sieve::new(capacity)),
-        Page::Slru => whole(capacity, Segmented::new(&[1; 4], capacity)),
+        Page::Slru => whole(capacity, Segmented::new(&[1; 4], capacity, as_tables)),
         Page::TwoQ => whole(capacity, TwoQ::new(capacity)),
         Page::LruK => whole(capacity, LruK::new(capacity)),
         Page::Lrfu => whole(capacity, Lrfu::new(LRFU_LAMBDA, capacity)),
@@ -469,7 +515,7 @@ fn order(page: Page, capacity: usize) -> Box<dyn Order> {
         Page::Lru => Box::new(SingleList::new(Use::Refreshes, capacity)),
         Page::Clock => Box::new(SingleList::new(Use::Spares, capacity)),
         Page::Sieve => Box::new(Sieve::new(capacity)),
-        Page::Slru => Box::new(Segmented::new(&[1; 4], capacity)),
+        Page::Slru => Box::new(Segmented::new(&[1; 4], capacity, false)),
         Page::TwoQ => Box::new(TwoQ::new(capacity)),
         Page::LruK => Box::new(LruK::new(capacity)),
         Page::Lrfu => Box::new(Lrfu::new(LRFU_LAMBDA, capacity)),

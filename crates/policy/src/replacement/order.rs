@@ -40,6 +40,12 @@ pub(super) trait Order: Send {
     /// nothing if the order is empty.
     fn evict(&mut self, dirty: &Dirty, out: &mut Vec<PageId>);
 
+    /// Evicts `page`, which is in the order, if the order considers it cold, and returns true then.
+    /// Only orders that a write buffer can use distinguish cold pages from others.
+    fn evict_if_cold(&mut self, _page: PageId, _out: &mut Vec<PageId>) -> bool {
+        false
+    }
+
     /// Inserts `page`, which is not in the order, at the position of the next victim (write
     /// eviction delay). The order must not be full.
     fn insert_cold(&mut self, page: PageId);
@@ -83,6 +89,9 @@ impl Order for Box<dyn Order> {
     }
     fn evict(&mut self, dirty: &Dirty, out: &mut Vec<PageId>) {
         (**self).evict(dirty, out);
+    }
+    fn evict_if_cold(&mut self, page: PageId, out: &mut Vec<PageId>) -> bool {
+        (**self).evict_if_cold(page, out)
     }
     fn insert_cold(&mut self, page: PageId) {
         (**self).insert_cold(page);

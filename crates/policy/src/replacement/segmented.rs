@@ -15,6 +15,9 @@ const ABSENT: u8 = u8::MAX;
 #[derive(Debug)]
 pub(super) struct Segmented {
     capacity: usize,
+    /// True if every segment is rounded down, as in the simulator of the published tables: then the
+    /// lowest segment also holds what remains of the capacity.
+    rounds_down: bool,
     /// Relative sizes of the segments, lowest first.
     shares: Vec<usize>,
     limits: Vec<usize>,
@@ -26,9 +29,12 @@ pub(super) struct Segmented {
 
 impl Segmented {
     /// Creates segments with sizes in the proportion of `shares`, the lowest segment first.
-    pub(super) fn new(shares: &[usize], capacity: usize) -> Segmented {
+    /// `rounds_down` is only for comparisons with published tables: every segment is rounded down,
+    /// and their sum can be below `capacity`.
+    pub(super) fn new(shares: &[usize], capacity: usize, rounds_down: bool) -> Segmented {
         let mut order = Segmented {
             capacity,
+            rounds_down,
             shares: shares.to_vec(),
             limits: Vec::new(),
             segments: vec![List::default(); shares.len()],
@@ -127,10 +133,18 @@ impl Order for Segmented {
         self.capacity = capacity;
         let whole: usize = self.shares.iter().sum();
         self.limits.clear();
-        let shares = self.shares.iter();
-        // Every segment has room for at least one page, so a use never demotes the used page.
-        let limits = shares.map(|share| (capacity * share / whole).max(1));
-        self.limits.extend(limits);
+        // The limits are the differences of rounded sums, so that their sum is the capacity. Every
+        // segment has room for at least one page, so a use never demotes the used page.
+        let (mut sum, mut below) = (0, 0);
+        for share in &self.shares {
+            sum += share;
+            let end = match self.rounds_down {
+                true => below + capacity * share / whole,
+                false => capacity * sum / whole,
+            };
+            self.limits.push((end - below).max(1));
+            below = end;
+        }
     }
 
     fn remove(&mut self, page: PageId) {
@@ -140,5 +154,25 @@ impl Order for Segmented {
             self.segment_of[page as usize] = ABSENT;
             self.len -= 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_segments_of_any_capacity_have_all_of_it() {
+        // A quarter of 50 is 12.5. So two segments have 12 pages and two have 13.
+        assert_eq!(Segmented::new(&[1; 4], 50, false).limits, [12, 13, 12, 13]);
+        assert_eq!(Segmented::new(&[1; 4], 48, false).limits, [12; 4]);
+        for capacity in 4..200 {
+            let sum: usize = Segmented::new(&[1; 4], capacity, false).limits.iter().sum();
+            assert_eq!(sum, capacity);
+        }
+        // Every segment has a page, even if the capacity has none for it.
+        assert_eq!(Segmented::new(&[1; 4], 1, false).limits, [1; 4]);
+        // The simulator of the published tables rounds down.
+        assert_eq!(Segmented::new(&[1; 4], 50, true).limits, [12; 4]);
     }
 }

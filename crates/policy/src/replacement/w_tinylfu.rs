@@ -101,7 +101,7 @@ impl WTinyLfu {
             links: Links::default(),
             window: List::default(),
             in_window: Vec::new(),
-            main: Segmented::new(&MAIN_SHARES, capacity),
+            main: Segmented::new(&MAIN_SHARES, capacity, false),
             main_max: 0,
             counts: Sketch::default(),
         };

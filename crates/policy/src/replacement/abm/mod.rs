@@ -27,9 +27,9 @@
 mod costs;
 pub(super) mod pointer;
 
-use super::clusters::Clusters;
 use super::dirty::Dirty;
 use super::order::Order;
+use super::write_order::WriteOrder;
 use super::{
     Access, DeviceCost, Evictions, Occupancy, Outcome, PageAddress, PageId, Pointer, Replacement,
 };
@@ -55,12 +55,17 @@ pub(super) struct Abm<R> {
     capacity: usize,
     read: R,
     read_capacity: usize,
-    write: Clusters,
+    write: Box<dyn WriteOrder>,
     pointer: Pointer,
     /// True if the eviction of a cluster writes the whole cluster, including pages that are not in
     /// the buffer (padding), whenever that costs less than writing only the buffered pages.
     pads: bool,
     memory: Vec<Memory>,
+    /// For each page that was flushed since it was last written, the value of `flushed` then; 0
+    /// for other pages.
+    flushed_at: Vec<u64>,
+    /// Number of pages that the write buffer has flushed.
+    flushed: u64,
     ghost_links: Links,
     read_ghosts: List,
     write_ghosts: List,
@@ -75,7 +80,7 @@ impl<R: Order> Abm<R> {
     pub(super) fn new(
         capacity: usize,
         read: R,
-        write: Clusters,
+        write: Box<dyn WriteOrder>,
         pointer: Pointer,
         pads: bool,
     ) -> Abm<R> {
@@ -87,6 +92,8 @@ impl<R: Order> Abm<R> {
             pointer,
             pads,
             memory: Vec::new(),
+            flushed_at: Vec::new(),
+            flushed: 0,
             ghost_links: Links::default(),
             read_ghosts: List::default(),
             write_ghosts: List::default(),
@@ -166,8 +173,13 @@ impl<R: Order> Abm<R> {
     /// pages (rules B and C).
     fn evict_write(&mut self, out: &mut Evictions) {
         let mut cluster = std::mem::take(&mut self.cluster);
+        self.write.resize(self.pointer.write_target() as usize);
         self.write.evict(&mut cluster);
         let padded = self.pads && self.pointer.costs().padding_pays(cluster.len());
+        self.flushed += cluster.len() as u64;
+        for page in &cluster {
+            self.flushed_at[*page as usize] = self.flushed;
+        }
         if let Some((freed, stay)) = cluster.split_last() {
             self.size_read(stay.len());
             for page in stay {
@@ -218,6 +230,10 @@ impl<R: Order> Abm<R> {
 
     /// Inserts `page`, which is not in the write buffer, into the write buffer.
     fn insert_write(&mut self, page: PageId) {
+        let flushed_at = std::mem::take(&mut self.flushed_at[page as usize]);
+        if flushed_at > 0 {
+            self.pointer.page_again(self.flushed - flushed_at);
+        }
         if let Some(left_since) = self.write.take_left_since(page) {
             self.pointer.cluster_again(left_since);
         }
@@ -258,15 +274,18 @@ impl<R: Order> Replacement for Abm<R> {
         self.ghost_links.reserve(ids);
         self.none_dirty.reserve(ids);
         grow(&mut self.memory, ids, Memory::Nothing);
+        grow(&mut self.flushed_at, ids, 0);
     }
 
     fn introduce(&mut self, page: PageId, place: PageAddress) {
         self.reserve(page as usize + 1);
+        self.flushed_at[page as usize] = 0;
         self.read.place(page, place);
         self.write.place(page, place);
     }
 
     fn access(&mut self, page: PageId, access: Access, out: &mut Evictions) -> Outcome {
+        self.write.observe(page, access);
         if self.write.holds(page) {
             self.write.hit(page, access);
             Outcome::Hit
@@ -292,12 +311,16 @@ impl<R: Order> Replacement for Abm<R> {
     fn remove(&mut self, page: PageId) {
         self.unghost(page);
         self.memory[page as usize] = Memory::Nothing;
+        self.flushed_at[page as usize] = 0;
         self.write.remove(page);
         self.read.remove(page);
     }
 
     fn cost(&mut self, cost: DeviceCost) {
         self.pointer.learn(cost);
+        let costs = self.pointer.costs();
+        let (page_us, mean_us) = (costs.page_us(), costs.flush_us());
+        self.write.set_costs(page_us, mean_us, costs.beside_us());
     }
 
     fn weighs_costs(&self) -> bool {
@@ -313,7 +336,7 @@ impl<R: Order> Replacement for Abm<R> {
     }
 
     fn remembers(&self, page: PageId) -> bool {
-        self.write.holds(page)
+        self.write.remembers(page)
             || self.memory[page as usize] != Memory::Nothing
             || self.read.remembers(page)
     }

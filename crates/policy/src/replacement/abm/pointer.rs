@@ -5,9 +5,11 @@
 //! page at every ghost hit. The other rules weigh a ghost hit by the device time that a longer
 //! residence of the page would have saved, based on recent costs. If the page is read again, this
 //! is the cost of reading one page. If a flushed page is written again, it is the cost of one page
-//! in a flush. `Marginal` separates the cost per page from the fixed cost of a flush. When a
-//! flushed cluster is written again, `Marginal` counts the fixed cost once, whichever pages of the
-//! cluster are written. The pointer must never exceed the capacity.
+//! in a flush. `Cost` counts this only while the page is a ghost, or clean and unread. `Marginal`
+//! counts it for every page, since a page that is mostly read is nearly always read between a flush
+//! and the next write. `Marginal` separates the cost per page from the fixed cost of a flush. When
+//! a flushed cluster is written again, `Marginal` counts the fixed cost once, whichever pages of
+//! the cluster are written. The pointer must never exceed the capacity.
 
 use super::costs::Costs;
 use crate::replacement::{Access, DeviceCost};
@@ -145,7 +147,8 @@ impl Pointer {
             // Keeping the page in the cache for longer would have saved no device time.
             (_, Access::Write) if side == Side::Read => {}
             (PointerRule::Cost, Access::Write) => self.step(towards, self.costs.flush_us()),
-            (PointerRule::Marginal, Access::Write) => self.step(towards, self.costs.page_us()),
+            // `page_again` counts such a write, wherever the page is.
+            (PointerRule::Marginal, Access::Write) => {}
         }
     }
 
@@ -153,8 +156,18 @@ impl Pointer {
     /// would have saved the flush of this page. The paper's rule ignores such writes: it considers
     /// only pages that were evicted.
     pub(super) fn flushed_too_early(&mut self) {
-        if self.weighs_costs() {
+        if self.rule == PointerRule::Cost {
             self.ghost_hit(Side::Write, Access::Write);
+        }
+    }
+
+    /// Records a write to a page that was flushed, whether the page is in the cache or not.
+    /// `flushed_since` is the number of pages that the write buffer has flushed since. If this
+    /// number is small, a larger write buffer would have saved the flush of the page, even if the
+    /// page was read in the meantime, and is clean in the read buffer for that reason.
+    pub(super) fn page_again(&mut self, flushed_since: u64) {
+        if self.rule == PointerRule::Marginal && flushed_since <= self.window() as u64 {
+            self.step(1.0, self.costs.page_us());
         }
     }
 
@@ -235,12 +248,19 @@ mod tests {
             what(pointer);
             pointer.write_target() - before
         };
-        let page = moved(&mut pointer, &|p| p.ghost_hit(Side::Write, Access::Write));
+        let page = moved(&mut pointer, &|p| p.page_again(1600));
         assert!((page - 8.0).abs() < 0.5, "a page of 200 us: {page}");
         let cluster = moved(&mut pointer, &|p| p.cluster_again(1600));
         assert!((cluster - 16.0).abs() < 1.0, "400 us: {cluster}");
         let forgotten = moved(&mut pointer, &|p| p.cluster_again(1601));
         assert_eq!(forgotten, 0.0, "half the buffer has left since");
+        let forgotten = moved(&mut pointer, &|p| p.page_again(1601));
+        assert_eq!(forgotten, 0.0, "half the buffer has been flushed since");
+        let remembered = moved(&mut pointer, &|p| {
+            p.ghost_hit(Side::Write, Access::Write);
+            p.flushed_too_early();
+        });
+        assert_eq!(remembered, 0.0, "the write is counted once");
         let read = moved(&mut pointer, &|p| p.ghost_hit(Side::Read, Access::Read));
         assert_eq!(read, -1.0);
     }
@@ -252,7 +272,7 @@ mod tests {
         // which is 2 pages, and scales smaller steps in proportion. A page read costs an eighth as
         // much as one page of a flush, so it moves the pointer by a quarter of a page.
         let mut pointer = pointer(PointerRule::Marginal, 64);
-        pointer.ghost_hit(Side::Write, Access::Write);
+        pointer.page_again(32);
         assert_eq!(pointer.write_target(), 34.0);
         pointer.ghost_hit(Side::Read, Access::Read);
         assert_eq!(pointer.write_target(), 33.75);

@@ -17,12 +17,16 @@ pub(super) fn all_names() -> Vec<String> {
     for read in [
         "lru", "arc", "lirs", "s3fifo", "2q", "slru", "wtinylfu", "clockpro", "cflru", "ref",
     ] {
-        for write in ["fab", "clc", "lru", "cold", "page", "clc:2", "clc+pad"] {
+        for write in [
+            "fab", "clc", "lru", "cold", "page", "clc:2", "clc+pad", "used", "best", "best:1",
+            "best+pad",
+        ] {
             names.push(format!("abm-{read}-{write}"));
         }
     }
     for pointer in ["cost", "marginal", "fixed0", "fixed25", "fixed100"] {
         names.push(format!("abm-lru-clc-{pointer}"));
+        names.push(format!("abm-clockpro-best-{pointer}"));
     }
     names
 }
