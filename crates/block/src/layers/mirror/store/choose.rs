@@ -164,7 +164,7 @@ impl Store {
     }
 
     /// Returns the maximum number of bytes of entries that one chunk drops from the log.
-    pub(super) fn chunk_bytes_max(&self) -> u64 {
+    fn chunk_bytes_max(&self) -> u64 {
         match self.segments.is_some() {
             true => self.log.area.bytes / LOG_FOLD_DIVISOR,
             false => self.log.area.bytes / CHUNKS_PER_LOG,
@@ -241,12 +241,11 @@ impl Store {
         })
     }
 
-    /// Chooses the oldest entries that can be destaged, and at most `log_bytes_max` bytes of them:
-    /// they are durable and complete, and the log does not keep them for a lagging member. Returns
-    /// `None` when the oldest entry cannot be destaged. No other task is allowed to drop entries
-    /// during the call.
-    pub(super) async fn choose_chunk(&self, log_bytes_max: u64) -> Option<Chunk> {
-        let limits = self.limits();
+    /// Chooses the oldest entries that can be destaged: they are durable and complete, and the log
+    /// does not keep them for a lagging member. Returns `None` when the oldest entry cannot be
+    /// destaged. No other task is allowed to drop entries during the call.
+    pub(super) async fn choose_chunk(&self) -> Option<Chunk> {
+        let (limits, log_bytes_max) = (self.limits(), self.chunk_bytes_max());
         let live_bytes_max = self.chunk_live_bytes_max();
         let (commit_max, mut commit_bytes) = (self.chunk_commit_bytes_max(), 0);
         let (mut newest, mut end, mut begin, mut records) = (Index::default(), 0, None, 0);

@@ -23,9 +23,8 @@ const TRIAL_BLOCKS: u64 = 32;
 /// Maximum time for which another side is waited for in each piece. Most stalls of flash end
 /// earlier, and in less time than a disk needs to read a piece.
 const PEER_PATIENCE: Duration = Duration::from_millis(500);
-/// Number of blocks that are read from a disk before its log has a turn, and of requests for them.
+/// Number of blocks that are read from a disk before its log has a turn.
 const READ_TOGETHER: usize = 32;
-const SEEKS_TOGETHER: usize = 8;
 /// Number of blocks that are written to a disk before its log has a turn.
 const WRITTEN_TOGETHER: usize = 1024;
 /// Maximum time for which cleaning waits for the log to have its turn.
@@ -139,10 +138,6 @@ impl Store {
             if self.a_commit_helps(segments) {
                 self.write_pages().await?;
             }
-            if batch.has_left() && self.needs_space_now(segments) {
-                self.move_left(segments, &mut batch).await?;
-                segments.release_emptied(&mut batch);
-            }
             let choice = self.choose_source(sources);
             let blocks = match choice.is_trial {
                 true => TRIAL_BLOCKS,
@@ -161,41 +156,11 @@ impl Store {
             // The log may append more.
             self.log.pump();
         }
-        let folded = match batch.has_left() && !self.needs_space_now(segments) {
-            true => self.fold_now(segments).await?,
-            false => None,
-        };
-        self.move_left(segments, &mut batch).await?;
         let has_moved = batch.has_moved();
         segments.end_batch(batch);
         let free = segments.free();
-        match folded {
-            Some(folded) => self.drop_folded(folded).await?,
-            None => self.write_pages().await?,
-        }
+        self.write_pages().await?;
         Ok(has_moved || segments.free() > free)
-    }
-
-    /// Returns true when segments must be emptied as soon as possible: something waits for them.
-    fn needs_space_now(&self, segments: &Segments) -> bool {
-        let log_waits = self.log.waits_for_room() && segments.is_limited_by_space();
-        log_waits || segments.is_cramped()
-    }
-
-    /// Moves the blocks that were left for the end of a batch and are live still: the newer content
-    /// of the others was folded meanwhile. Blocks for which there is no room stay where they are,
-    /// and so do their segments.
-    async fn move_left(&self, segments: &Segments, batch: &mut Batch<'_>) -> Result<(), IoError> {
-        let left = batch.take_left();
-        let blocks = left.len() as u64;
-        let live = segments.still_live(left);
-        let content = self.read_own(segments, &live).await?;
-        self.suspect_unread(segments, &live, &content);
-        let moved = self.move_content(segments, batch, (blocks, content)).await;
-        match moved {
-            Err(IoError::NoSpace) => Ok(()),
-            other => other,
-        }
     }
 
     /// Gives up what may be given up of the rest of a batch, and moves nothing: there is no room.
@@ -251,20 +216,8 @@ impl Store {
         (piece, from): (Vec<Live>, Source),
         sources: &mut Sources,
     ) -> Result<(), IoError> {
-        let mut blocks = piece.len() as u64;
-        let (mut piece, outdated) = self.without_outdated(segments, piece).await?;
-        // Another side has only newer content. For each of these blocks, a disk would seek.
-        let seeks = self.noticed.geometry().rotational;
-        match !seeks || self.needs_space_now(segments) {
-            true => {
-                piece.extend(outdated);
-                piece.sort_unstable();
-            }
-            false => {
-                blocks -= outdated.len() as u64;
-                batch.leave(outdated);
-            }
-        }
+        let blocks = piece.len() as u64;
+        let piece = self.without_outdated(segments, piece).await?;
         let from_peer = from == Source::Peer;
         let (mut content, left) = match from_peer {
             true => {
@@ -321,11 +274,7 @@ impl Store {
             return segments.read_own(piece).await;
         }
         let mut content = Vec::with_capacity(piece.len());
-        let mut left = piece;
-        while !left.is_empty() {
-            let most = &left[..left.len().min(READ_TOGETHER)];
-            let (some, rest) = left.split_at(segments.blocks_of_requests(most, SEEKS_TOGETHER));
-            left = rest;
+        for some in piece.chunks(READ_TOGETHER) {
             let turn = self.turn_beside_commits().await;
             content.extend(segments.read_own(some).await?);
             drop(turn);

@@ -271,7 +271,7 @@ impl Store {
                 self.durability_has_moved();
             }
         }
-        let Some(chunk) = self.choose_chunk(self.chunk_bytes_max()).await else {
+        let Some(chunk) = self.choose_chunk().await else {
             if self.log.is_paced() {
                 // The other members are asked to flush while there is still room that was withheld.
                 self.durability_has_moved();
@@ -282,21 +282,19 @@ impl Store {
             }
             return Ok(());
         };
-        if let Some(segments) = &self.segments {
-            self.fold(segments, &chunk).await?;
-            return self.drop_chunk(&chunk).await;
-        }
-        let paced = self.begin_paced(&chunk);
-        let writes = self.contents_of(&chunk).await?;
-        self.write_home(writes).await?;
-        self.chunk_advances(Stage::Settle, 0, 1);
-        self.drop_chunk(&chunk).await?;
-        paced.end();
-        Ok(())
-    }
-
-    /// Makes the content of a chunk durable where it is now, and drops the entries of the chunk.
-    pub(super) async fn drop_chunk(&self, chunk: &Chunk) -> Result<(), IoError> {
+        let paced = match &self.segments {
+            Some(segments) => {
+                self.fold(segments, &chunk).await?;
+                None
+            }
+            None => {
+                let paced = self.begin_paced(&chunk);
+                let writes = self.contents_of(&chunk).await?;
+                self.write_home(writes).await?;
+                self.chunk_advances(Stage::Settle, 0, 1);
+                Some(paced)
+            }
+        };
         for range in &chunk.unreleased {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
         }
@@ -305,6 +303,9 @@ impl Store {
         }
         self.releasing(self.write_pages()).await?;
         self.log.drop_before(chunk.end).await?;
+        if let Some(paced) = paced {
+            paced.end();
+        }
         if let Some(segments) = &self.segments {
             segments.log_has_begun();
         }

@@ -205,8 +205,6 @@ pub(super) struct Store {
     /// Whether the data area may be a mixture of old and new content, because the side is being
     /// rebuilt (and is marked so in its superblock).
     mixes: Cell<bool>,
-    /// True while a fold waits for other members to make durable what they have stored.
-    wants_release: Cell<bool>,
     /// Callback that returns true while the destager should pause, because other sides lag and this
     /// side has more urgent work.
     held: RefCell<Rc<dyn Fn() -> bool>>,
@@ -417,7 +415,6 @@ impl Store {
             relogged: Cell::default(),
             marks_all: Cell::new(true),
             mixes: Cell::new(false),
-            wants_release: Cell::new(false),
             held: RefCell::new(Rc::new(|| false)),
             let_go: Cell::new(false),
             durability_moved: RefCell::new(Rc::new(|| {})),
@@ -519,11 +516,9 @@ impl Store {
         self.log.has_unflushed()
     }
 
-    /// Returns true when the log is short of space and keeps its oldest entry for another member,
-    /// and when it is about to be folded.
+    /// Returns true when the log is short of space and keeps its oldest entry for another member.
     pub(super) fn waits_for_peers(&self) -> bool {
-        self.wants_release.get()
-            || (self.fill() >= choose::Fill::High || self.log.is_paced()) && self.keeps_first()
+        (self.fill() >= choose::Fill::High || self.log.is_paced()) && self.keeps_first()
     }
 
     /// Registers the function with which a rotational side, while it destages, reads the content

@@ -33,10 +33,9 @@ impl Store {
     /// Removes from a piece of cleaning the blocks that die where they are: those that a rebuild
     /// replaces, those of which the log has newer records, and those that changes in the queue
     /// replace. The first ones are marked as lost, and so die at once. The others keep their
-    /// segments from becoming free until the newer records are folded, so they must be moved while
-    /// less space is free than cleaning aims for, or so little that it must be gained at once: the
-    /// log may wait for it, and nothing is folded before. Returns the blocks that are not outdated,
-    /// and the outdated ones that must be moved if they are not dead before the next commit.
+    /// segments from becoming free until the newer records are folded, so they are moved while less
+    /// space is free than cleaning aims for, or so little that it must be gained at once: the log
+    /// may wait for it, and nothing is folded before.
     ///
     /// # Errors
     /// Errors of the device when a page of the checksums is read.
@@ -44,21 +43,21 @@ impl Store {
         &self,
         segments: &Segments,
         piece: Vec<Live>,
-    ) -> Result<(Vec<Live>, Vec<Live>), IoError> {
-        let (mut newest, mut outdated) = (Vec::with_capacity(piece.len()), Vec::new());
+    ) -> Result<Vec<Live>, IoError> {
+        let mut newest = Vec::with_capacity(piece.len());
         for live in piece {
             let offset = segments.volume_offset(&live);
             let range = offset..offset + BLOCK_BYTES;
-            match self.why_outdated(&range) {
-                None => newest.push(live),
-                Some(Outdated::OutOfSync) if self.give_up(segments, &live, &range).await? => {}
-                Some(_) if segments.is_below_target() || segments.is_cramped() => {
-                    outdated.push(live);
-                }
-                Some(_) => {}
+            let stays = match self.why_outdated(&range) {
+                None => false,
+                Some(Outdated::OutOfSync) if self.give_up(segments, &live, &range).await? => true,
+                Some(_) => !segments.is_below_target() && !segments.is_cramped(),
+            };
+            if !stays {
+                newest.push(live);
             }
         }
-        Ok((newest, outdated))
+        Ok(newest)
     }
 
     /// Returns why the content that the map refers to in a range is not the newest; `None` when

@@ -76,8 +76,6 @@ pub(in super::super) struct Batch<'s> {
     unread: VecDeque<u32>,
     /// Live blocks of the other segments that are not moved yet, in the order of the segments.
     live: VecDeque<Live>,
-    /// Live blocks that are moved at the end of the batch, if they are live then.
-    left: Vec<Live>,
     cost: Yield,
     moved_blocks: u64,
     /// Whether content was appended again.
@@ -98,7 +96,7 @@ impl Drop for Batch<'_> {
 }
 
 impl Batch<'_> {
-    /// Returns true when everything was taken.
+    /// Returns true when everything was moved.
     pub(in super::super) fn is_over(&self) -> bool {
         self.live.is_empty() && self.unread.is_empty()
     }
@@ -119,23 +117,6 @@ impl Batch<'_> {
         self.live.drain(..count).collect()
     }
 
-    /// Leaves blocks that were taken for the end of the batch.
-    pub(in super::super) fn leave(&mut self, blocks: Vec<Live>) {
-        self.left.extend(blocks);
-    }
-
-    /// Removes and returns the blocks that were left, in the order of the segments.
-    pub(in super::super) fn take_left(&mut self) -> Vec<Live> {
-        let mut left = std::mem::take(&mut self.left);
-        left.sort_unstable();
-        left
-    }
-
-    /// Returns true when blocks were left.
-    pub(in super::super) fn has_left(&self) -> bool {
-        !self.left.is_empty()
-    }
-
     /// Returns the blocks of space that the moved blocks have paid for in the segments that are not
     /// emptied yet.
     fn paid_blocks(&self) -> u64 {
@@ -144,21 +125,18 @@ impl Batch<'_> {
         paid.saturating_sub(self.emptied_blocks)
     }
 
-    /// Returns true when blocks of a segment may not be moved yet.
-    fn is_in_use(&self, segment: u32) -> bool {
+    /// Returns true when blocks of a segment may be left that were not taken.
+    fn has_left(&self, segment: u32) -> bool {
         let usage = self.pins.of.usage.borrow();
-        let is_inside = |live: &Live| usage.segment_of(live.at) == segment;
         // The blocks that are not taken are in the order of the segments.
         let next = self.live.front().map(|live| usage.segment_of(live.at));
-        next.is_some_and(|next| next <= segment)
-            || self.unread.contains(&segment)
-            || self.left.iter().any(is_inside)
+        next.is_some_and(|next| next <= segment) || self.unread.contains(&segment)
     }
 
-    /// Removes and returns the segments of which every block was taken and none was left.
+    /// Removes and returns the segments of which every block was taken.
     fn take_emptied(&mut self) -> Vec<u32> {
         let segments: Vec<u32> = self.gains.keys().copied().collect();
-        let is_emptied = |segment: &u32| !self.is_in_use(*segment);
+        let is_emptied = |segment: &u32| !self.has_left(*segment);
         let emptied: Vec<u32> = segments.into_iter().filter(is_emptied).collect();
         for segment in &emptied {
             self.emptied_blocks += self.gains.remove(segment).unwrap_or(0);
@@ -216,7 +194,6 @@ impl Segments {
             segments: victims.len(),
             unread: victims.iter().map(|victim| victim.id).collect(),
             live: VecDeque::new(),
-            left: Vec::new(),
             moved_blocks: 0,
             has_moved: false,
             cost: of_victims.fold(Yield::default(), Yield::plus),
@@ -458,14 +435,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Returns the blocks to which the map still refers.
-    pub(in super::super) fn still_live(&self, mut live: Vec<Live>) -> Vec<Live> {
-        live.retain(|live| self.is_live_at(live.block, live.at));
-        live
-    }
-
     /// Lets the next commit free the segments of a batch of which every block was taken. All blocks
-    /// that were taken must have been moved, given up, or left.
+    /// that were taken must have been moved, or given up.
     pub(in super::super) fn release_emptied(&self, batch: &mut Batch<'_>) {
         let emptied = batch.take_emptied();
         batch.pins.unpin(&emptied);
@@ -509,13 +480,6 @@ impl Segments {
             content.extend(read?);
         }
         Ok(content)
-    }
-
-    /// Returns the number of the first live blocks, given in the order of the segments, that
-    /// [`read_own`](Self::read_own) reads with at most `requests` requests.
-    pub(in super::super) fn blocks_of_requests(&self, live: &[Live], requests: usize) -> usize {
-        let runs = self.read_together(live, READ_GAP_BLOCKS_MAX).into_iter();
-        runs.take(requests).map(<[Live]>::len).sum()
     }
 
     /// Divides live blocks, given in the order of the segments, into runs that are read with one

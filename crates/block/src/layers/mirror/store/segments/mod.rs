@@ -460,12 +460,7 @@ impl Segments {
 
     /// Returns true when the log waits for segments that the next commit frees.
     pub(super) fn log_waits_for_dead(&self) -> bool {
-        self.is_limited_by_space() && self.has_dead()
-    }
-
-    /// Returns true when the log may be given more only after a commit has freed segments.
-    pub(super) fn is_limited_by_space(&self) -> bool {
-        self.pace.is_limited_by_space()
+        self.pace.is_limited_by_space() && self.has_dead()
     }
 
     /// Returns the number of free segments.
