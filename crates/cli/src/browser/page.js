@@ -18,7 +18,7 @@ const NUMBERS = 4;
 const byId = (id) => document.getElementById(id);
 const state = {
   run: null, seen: null, goneSince: null, page: null, events: [], allEvents: false,
-  history: null, sampledAt: 0, isAsking: false,
+  history: null, sampledAt: 0, isAsking: false, said: null,
 };
 
 function element(tag, attributes, ...children) {
@@ -180,6 +180,12 @@ function show() {
   say(byId("word"), word);
   say(byId("reason"), isGone ? "The server has ended, or does not answer. What follows is what it "
     + "said last." : worst ? `${of}: ${worst.reason}` : `there is no volume ${of}`);
+  // A reason has times in it, which change each second. It is read out with a new word only.
+  if (state.said !== `${word} ${of}`) {
+    state.said = `${word} ${of}`;
+    say(byId("said"), isGone ? "no answer from the server"
+      : worst ? `${of} is ${word}: ${worst.reason}` : `there is no volume ${of}`);
+  }
   const also = volume && !isGone ? volume.findings.slice(1) : [];
   renew(byId("also"), also, () => also.map((found) => element("li", {},
     element("strong", { class: `tone-${found.tone}` }, found.word), ` ${found.reason}`)));
@@ -363,6 +369,7 @@ function showHistory(volume) {
   const from = [history.run, history.volume, history.number, volume.exposed_bytes_max];
   renew(byId("plots"), from, () => {
     const plots = [band(history.words, history.tones)];
+    const groups = [element("div", { class: "plots" })];
     const isMirror = volume.rows.some((row) => row.role.startsWith("side of"));
     if (isMirror) {
       plots.push(plot("On one side only (exposure)", history.exposed_bytes,
@@ -375,12 +382,13 @@ function showHistory(volume) {
     const [writes, reads, late] = ["writes_per_s", "reads_per_s", "longest_us"].map(top);
     for (const name of names) {
       const of = history.devices[name];
-      plots.push(plot(`${name}: longest request`, of.longest_us,
-        { show: latency, top: late, isLog: true }));
-      plots.push(plot(`${name}: writes`, of.writes_per_s, { show: rate, top: writes }));
-      plots.push(plot(`${name}: reads`, of.reads_per_s, { show: rate, top: reads }));
+      groups.push(element("div", { class: "plots" },
+        plot(`${name}: longest request`, of.longest_us, { show: latency, top: late, isLog: true }),
+        plot(`${name}: writes`, of.writes_per_s, { show: rate, top: writes }),
+        plot(`${name}: reads`, of.reads_per_s, { show: rate, top: reads })));
     }
-    return plots;
+    groups[0].append(...plots);
+    return groups;
   });
 }
 
