@@ -155,7 +155,7 @@ impl Tournament {
     fn in_sample(&self, place: PageAddress) -> bool {
         // The multiplier of Fibonacci hashing; the upper bits depend on all bits of the number.
         let hash = place.block.wrapping_mul(0x9E37_79B9);
-        u64::from(hash) * u64::from(self.one_of) >> 32 == 0
+        (u64::from(hash) * u64::from(self.one_of)) >> 32 == 0
     }
 }
 
