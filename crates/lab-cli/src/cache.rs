@@ -14,7 +14,7 @@ use bimetal_policy::replacement::Spec;
 use bimetal_sim::cache::{
     CacheSize, Costs, Ftl, Geometry, Grid, Job, Over, jobs, miniature_pages, run_all,
 };
-use bimetal_trace::{Accesses, Key, Reader, Sample};
+use bimetal_trace::{Accesses, Format, Key, Reader, Sample};
 
 use crate::trace::ReadArgs;
 
@@ -23,6 +23,9 @@ use crate::trace::ReadArgs;
 /// estimate is therefore the exact result for a cache of a slightly different size: for n = 100,
 /// the sizes differ by about a tenth. docs/cache-simulation.md has the measured errors.
 const SIMULATED_PAGES_MIN: usize = 100;
+
+/// The default size of a page in bytes.
+const PAGE_BYTES: u64 = 4096;
 
 /// Arguments of the verb `bimetal-lab cache`.
 #[derive(clap::Args)]
@@ -142,6 +145,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         for line in table(&comparison).lines() {
             writeln!(out, "{line}")?;
         }
+        for verdict in comparison.verdicts() {
+            writeln!(out, "{verdict}")?;
+        }
         if comparison.sample_rate < 1.0 {
             writeln!(
                 out,
@@ -238,6 +244,15 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Compared> {
         Some(rate) => Accesses::collect_sampled(&mut reader, key, Sample::new(rate)?)?,
     };
     args.read.report_notes(&reader);
+    let counts_pages = reader.format() == Format::Pages || reader.format().only_counts_blocks();
+    if counts_pages && args.read.page_bytes() != PAGE_BYTES {
+        say(format_args!(
+            "bimetal-lab: warning: {}: --page-bytes changes nothing, because the format {} has \
+            numbers of pages, not offsets",
+            path.display(),
+            reader.format().name()
+        ));
+    }
     if accesses.is_empty() {
         let of = if rate < 1.0 { " in the sample" } else { "" };
         bail!("{}: no reads and no writes{of}", path.display());

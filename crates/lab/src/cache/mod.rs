@@ -6,6 +6,7 @@
 
 mod page;
 mod records;
+mod verdict;
 
 use std::io::{self, Write};
 
@@ -78,6 +79,12 @@ impl Comparison {
     /// The errors of `out`.
     pub fn write_csv(&self, out: &mut dyn Write) -> io::Result<()> {
         records::write_csv(out, self)
+    }
+
+    /// Returns a sentence for each device that names the policy with the least device time, and by
+    /// how much it leads.
+    pub fn verdicts(&self) -> Vec<String> {
+        verdict::sentences(self)
     }
 
     /// Returns an HTML page with a summary, plots and all values in tables. The page loads nothing
