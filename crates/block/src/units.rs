@@ -196,9 +196,9 @@ pub fn show_count(count: u64) -> String {
     out
 }
 
-/// Formats a Unix time for display, in UTC: `2026-01-31 23:59:59 UTC`.
-pub fn show_unix_time(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
+/// Returns the year, the month and the day of the month, both from 1, of the day that is `days`
+/// days after 1970-01-01.
+pub fn civil_date(days: u64) -> (u64, u64, u64) {
     // Years are counted from March to February, in eras of 400 years, so that a leap day is the
     // last day of its year.
     let shifted = days + 719_468;
@@ -213,7 +213,13 @@ pub fn show_unix_time(seconds: u64) -> String {
     } else {
         shifted_month - 9
     };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+/// Formats a Unix time for display, in UTC: `2026-01-31 23:59:59 UTC`.
+pub fn show_unix_time(seconds: u64) -> String {
+    let (year, month, day) = civil_date(seconds / 86_400);
+    let second = seconds % 86_400;
     let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }

@@ -5,33 +5,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::common::sides::{blank_of, byte_at, open_these, put};
-use crate::common::virtual_rt;
+use crate::common::{Counted, virtual_rt};
 use bimetal_block::layers::mirror::OpenOptions;
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::Candidate;
-use bimetal_block::{Device, Geometry, IoFuture, Request};
+use bimetal_block::{Device, Request};
 
 const MIB: u64 = 1 << 20;
 /// Time that a volume may take to destage, to flush and to mark its sides as idle.
 const SETTLED: Duration = Duration::from_secs(300);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// A device that counts the requests that it is given.
-struct Counted {
-    below: Rc<dyn Device>,
-    requests: Rc<Cell<u64>>,
-}
-
-impl Device for Counted {
-    fn geometry(&self) -> &Geometry {
-        self.below.geometry()
-    }
-
-    fn submit(&self, request: Request) -> IoFuture<'_> {
-        self.requests.set(self.requests.get() + 1);
-        self.below.submit(request)
-    }
-}
 
 /// Writes to a volume, waits until it has settled, and returns the number of requests that the
 /// devices of its sides got on the day after that.

@@ -10,33 +10,16 @@ use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, OrderAfter};
 use bimetal_block::units::Time;
-use bimetal_block::{Device, Geometry, IoFuture, Request, Statistic};
+use bimetal_block::{Device, Request, Statistic};
 use bimetal_rt::{Rng, Rt};
 use futures_util::stream::{self, StreamExt};
 
 use crate::common::modelled::Kind;
-use crate::common::{ending_rt, sides, write};
+use crate::common::{Counted, ending_rt, sides, write};
 
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// A device that counts its requests.
-struct Counted {
-    below: Rc<dyn Device>,
-    requests: Rc<Cell<u64>>,
-}
-
-impl Device for Counted {
-    fn geometry(&self) -> &Geometry {
-        self.below.geometry()
-    }
-
-    fn submit(&self, request: Request) -> IoFuture<'_> {
-        self.requests.set(self.requests.get() + 1);
-        self.below.submit(request)
-    }
-}
 
 /// Logged sides, the first of which is a disk.
 struct Sides {

@@ -13,6 +13,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::config::Config;
+use crate::init::quoted;
 
 /// Makes the key `sides` of the mirror `volume` in the configuration at `path` name these sides.
 /// Returns false if it names them already.
@@ -43,11 +44,10 @@ fn with_sides(text: &str, volume: &str, sides: &[String]) -> Result<String> {
     else {
         bail!("there is no key `sides` in [device.{volume}]");
     };
-    let quoted = |side: &String| serde_json::to_string(side);
     let mut edited = text.to_owned();
     if names.len() <= sides.len() && !names.is_empty() {
         // Only the names are replaced, so that comments between them stay.
-        let more = sides[names.len()..].iter().map(quoted);
+        let more = sides[names.len()..].iter().map(|side| quoted(side));
         let more: Vec<String> = more.collect::<Result<_, _>>()?;
         for (at, (name, side)) in names.iter().zip(sides).enumerate().rev() {
             let is_last = at + 1 == names.len();
@@ -60,7 +60,10 @@ fn with_sides(text: &str, volume: &str, sides: &[String]) -> Result<String> {
             }
         }
     } else {
-        let all: Vec<String> = sides.iter().map(quoted).collect::<Result<_, _>>()?;
+        let all: Vec<String> = sides
+            .iter()
+            .map(|side| quoted(side))
+            .collect::<Result<_, _>>()?;
         edited.replace_range(span, &format!("[{}]", all.join(", ")));
     }
     Ok(edited)

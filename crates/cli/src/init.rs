@@ -217,7 +217,7 @@ pub(crate) fn configuration(
 }
 
 /// Returns a text as a TOML string.
-fn quoted(text: &str) -> Result<String> {
+pub(crate) fn quoted(text: &str) -> Result<String> {
     // A JSON string is a TOML string, too.
     Ok(serde_json::to_string(text)?)
 }

@@ -112,8 +112,8 @@ impl Watched {
     fn judge(&mut self, shown: &Shown, is_sample: bool) -> Option<Change> {
         let graph = &shown.config.graph;
         let seen = shown.stack.seen(graph, |name| self.devices.contains(name));
-        let judged = health::judge(&seen).into_iter();
-        let (_, health) = judged.into_iter().find(|(name, _)| *name == self.name)?;
+        let mut judged = health::judge(&seen).into_iter();
+        let (_, health) = judged.find(|(name, _)| *name == self.name)?;
         if is_sample {
             self.sample(shown, &seen, &health);
         }

@@ -122,9 +122,7 @@ impl Shown {
 
     /// Returns the open devices, those on the threads of shards first.
     fn devices(&self) -> Vec<Seen> {
-        let mut devices = self.stack.beyond();
-        devices.extend(self.stack.here(&self.config.graph));
-        devices
+        self.stack.seen(&self.config.graph, |_| true)
     }
 
     /// Returns the exports and the attached devices of some devices, as the control socket shows

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::edit;
+use crate::health::rebuilt_share;
 use crate::volume::VolumeArgs;
 
 /// Arguments of the verb `side`.
@@ -240,8 +241,9 @@ fn wait(config: &Config, volume: &str, new: &str, old: Option<&str>) -> Result<(
             }
             Some(_) => {}
         }
-        let (passed, left) = (number("resync_passed_bytes"), number("out_of_sync_bytes"));
-        bar.set_position((passed * 100.0 / (passed + left).max(1.0)) as u64);
+        let passed_bytes = side["resync_passed_bytes"].as_f64();
+        let share = rebuilt_share(passed_bytes, number("out_of_sync_bytes"));
+        bar.set_position((share.unwrap_or(0.0) * 100.0) as u64);
         control::pause(ASK_EVERY);
     }
     bar.finish_and_clear();

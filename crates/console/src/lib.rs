@@ -1,5 +1,5 @@
 //! Terminal code that the programs share: their start and end, lines on standard error, text
-//! tables, progress bars, and the formatting of latencies.
+//! tables, progress bars, words for a shell, and the formatting of latencies.
 //!
 //! This crate must not contain code for a particular verb or device. It must never panic because
 //! the reader of the output has closed it.
@@ -11,5 +11,6 @@
 pub mod latency;
 pub mod program;
 pub mod progress;
+pub mod shell;
 pub mod stderr;
 pub mod table;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use bimetal_console::progress::progress_bar;
+use bimetal_console::shell::shell_word;
 use bimetal_console::stderr::say;
 use bimetal_console::table::{Align, Table};
 use bimetal_lab::cache::{Compared, Comparison, Row};
@@ -124,8 +125,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let traces = (args.traces.iter())
         .map(|path| run_trace(args, path))
         .collect::<Result<Vec<Compared>>>()?;
+    let command: Vec<String> = std::env::args().map(|word| shell_word(&word)).collect();
     let comparison = Comparison {
-        command: std::env::args().collect(),
+        command: command.join(" "),
         policies: args.policy.clone(),
         sizes: args.size.clone(),
         ftls: args.ftl.clone(),

@@ -71,7 +71,7 @@ impl Subtree for OnThread {
 impl Stack {
     /// Returns the present state of the devices that are open on this thread, children before
     /// parents. `graph` is the one of which they were opened.
-    pub fn here<'s>(&'s self, graph: &'s Graph) -> impl Iterator<Item = Seen> + use<'s> {
+    fn here<'s>(&'s self, graph: &'s Graph) -> impl Iterator<Item = Seen> + use<'s> {
         self.devices()
             .map(|(name, device)| seen_here(graph, name, device))
     }
@@ -79,12 +79,7 @@ impl Stack {
     /// Returns the present state of some open devices, on this thread and on those of shards,
     /// children before parents. That of the others is not asked for.
     pub fn seen(&self, graph: &Graph, is_wanted: impl Fn(&str) -> bool) -> Vec<Seen> {
-        let shards = self.shards.borrow();
-        let mut seen = Vec::new();
-        for shard in shards.values() {
-            let beyond = shard.seen();
-            seen.extend(beyond.iter().filter(|of| is_wanted(&of.name)).cloned());
-        }
+        let mut seen = self.beyond_of(&is_wanted);
         let here = self.devices().filter(|(name, _)| is_wanted(name));
         seen.extend(here.map(|(name, device)| seen_here(graph, name, device)));
         seen
@@ -93,9 +88,17 @@ impl Stack {
     /// Returns the last reported state of the devices that are open on threads of shards. The state
     /// is at most [`LOOK_EVERY`](crate::layers::shard::LOOK_EVERY) old.
     pub fn beyond(&self) -> Vec<Seen> {
+        self.beyond_of(&|_| true)
+    }
+
+    fn beyond_of(&self, is_wanted: &dyn Fn(&str) -> bool) -> Vec<Seen> {
         let shards = self.shards.borrow();
-        let seen = shards.values().map(|shard| shard.seen());
-        seen.flat_map(|seen| seen.as_ref().clone()).collect()
+        let mut seen = Vec::new();
+        for shard in shards.values() {
+            let beyond = shard.seen();
+            seen.extend(beyond.iter().filter(|of| is_wanted(&of.name)).cloned());
+        }
+        seen
     }
 
     /// Returns the shard on whose thread the device `name` is open.

@@ -6,12 +6,13 @@ pub mod segments;
 pub mod sides;
 pub mod volume;
 
+use std::cell::Cell;
 use std::ops::Deref;
 use std::path::Path;
 use std::rc::Rc;
 
 use bimetal_block::graph::{OpenOptions, Stack, read_graph};
-use bimetal_block::{Device, Flags, IoFuture, IoResult, Request, Statistic};
+use bimetal_block::{Device, Flags, Geometry, IoFuture, IoResult, Request, Statistic};
 use bimetal_rt::{Rt, VirtualOptions};
 
 /// A runtime whose tasks end with it. The tasks of a mirror that was not closed keep its devices
@@ -29,6 +30,23 @@ impl Deref for EndingRt {
 impl Drop for EndingRt {
     fn drop(&mut self) {
         self.0.end();
+    }
+}
+
+/// A device that counts the requests that it is given.
+pub struct Counted {
+    pub below: Rc<dyn Device>,
+    pub requests: Rc<Cell<u64>>,
+}
+
+impl Device for Counted {
+    fn geometry(&self) -> &Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        self.requests.set(self.requests.get() + 1);
+        self.below.submit(request)
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use bimetal_console::shell::shell_word;
 use serde_json::{Value, json};
 
 use crate::figures::{Figures, entries};
@@ -24,8 +25,8 @@ pub(super) struct Subject<'a> {
 
 /// Returns the commands in groups, each with a title.
 pub(super) fn groups(subject: &Subject) -> Vec<Value> {
-    let file = quoted(&subject.file.display().to_string());
-    let volume = quoted(subject.volume);
+    let file = shell_word(&subject.file.display().to_string());
+    let volume = shell_word(subject.volume);
     let devices = &subject.status["devices"];
     let mut groups = Vec::new();
     for (name, device) in entries(devices) {
@@ -78,8 +79,8 @@ fn of_mirror(
     mirror: &Figures,
     spare: Option<&str>,
 ) {
-    let volume = quoted(name);
-    let new = spare.map_or_else(|| NEW.to_owned(), quoted);
+    let volume = shell_word(name);
+    let new = spare.map_or_else(|| NEW.to_owned(), shell_word);
     let scrub = match mirror.word("scrub") {
         Some("running") => (
             "Cancel the scrub that runs",
@@ -121,7 +122,7 @@ fn of_mirror(
         ],
     ));
     for (name, figures) in mirror.parts() {
-        let side = quoted(name);
+        let side = shell_word(name);
         let is_logged = figures.number("segments") > 0.0;
         let other = if is_logged { "home" } else { "log" };
         groups.push(group(
@@ -145,7 +146,7 @@ fn of_mirror(
 }
 
 fn of_cache(file: &str, name: &str, cache: &Figures) -> Value {
-    let device = quoted(name);
+    let device = shell_word(name);
     let mut commands = vec![(
         "Show its content and counters",
         format!("bimetal cache {file} {device}"),
@@ -163,10 +164,10 @@ fn of_cache(file: &str, name: &str, cache: &Figures) -> Value {
 fn of_attached(path: &str, attached: &Value) -> Option<Value> {
     let device = attached["device"].as_str()?;
     let command = match path.starts_with("/dev/ublkb") {
-        true => format!("bimetal detach {}", quoted(path)),
+        true => format!("bimetal detach {}", shell_word(path)),
         false => {
             let folder = Path::new(path).parent()?.display().to_string();
-            format!("bimetal unmount {}", quoted(&folder))
+            format!("bimetal unmount {}", shell_word(&folder))
         }
     };
     let title = format!("Local {device}");
@@ -188,15 +189,6 @@ fn group(title: &str, commands: &[(&str, String)]) -> Value {
         })
     });
     json!({ "title": title, "commands": shown.collect::<Vec<_>>() })
-}
-
-/// Returns a word as a shell takes it.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@%+".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
-    }
 }
 
 #[cfg(test)]
@@ -275,20 +267,6 @@ mod tests {
                 all.iter().any(|found| found == command),
                 "{command}: {all:#?}"
             );
-        }
-    }
-
-    /// POSIX shell, section 2.2.2: everything between single quotes stands for itself.
-    #[test]
-    fn a_word_is_one_word_for_a_shell() {
-        for (word, shown) in [
-            ("vol", "vol"),
-            ("/a b/vol.toml", "'/a b/vol.toml'"),
-            ("it's", "'it'\\''s'"),
-            ("$(reboot)", "'$(reboot)'"),
-            ("", "''"),
-        ] {
-            assert_eq!(quoted(word), shown);
         }
     }
 }

@@ -8,6 +8,8 @@
 
 use std::borrow::Cow;
 
+use bimetal_block::units::civil_date;
+
 /// Maximum length of the head of a request in bytes.
 pub(super) const HEAD_BYTES_MAX: usize = 8 << 10;
 /// Maximum number of header fields of a request.
@@ -170,19 +172,11 @@ fn date(unix_s: u64) -> String {
         "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
     ];
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
-    // Days are counted from the 1st of March of the year 0, in eras of 400 years, so that the day
-    // that leap years have in addition is the last one of a year.
-    let from_march = days + 719_468;
-    let (era, of_era) = (from_march / 146_097, from_march % 146_097);
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let year = era * 400 + year + u64::from(month >= 10);
+    let (year, month, day) = civil_date(days);
     format!(
         "{}, {day:02} {} {year:04} {:02}:{:02}:{:02} GMT",
         DAYS[(days % 7) as usize],
-        MONTHS[((month + 2) % 12) as usize],
+        MONTHS[(month - 1) as usize],
         second / 3_600,
         second / 60 % 60,
         second % 60

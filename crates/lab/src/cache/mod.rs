@@ -17,8 +17,8 @@ use serde_json::{Map, Value};
 
 /// Runs of a grid of policies, cache sizes and devices over traces.
 pub struct Comparison {
-    /// The words of the command line that has made the runs.
-    pub command: Vec<String>,
+    /// The command line that has made the runs, as a shell takes it.
+    pub command: String,
     /// Replacement policies.
     pub policies: Vec<Spec>,
     /// Cache sizes.

@@ -57,7 +57,6 @@ impl Page<'_> {
                 format_args!("main:has(.s{style}:hover) .series:not(.s{style}){{opacity:.15}}"),
             );
         }
-        let words: Vec<String> = self.of.command.iter().map(|word| quoted(word)).collect();
         format!(
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
              <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
@@ -66,7 +65,7 @@ impl Page<'_> {
              <p>bimetal {}. Device time is pages read at {} us, pages programmed at {} us and blocks of {} pages \
              erased at {} us, one after another, with everything dirty written at the end. Less is better in every \
              plot.</p>\n",
-            escaped(&words.join(" ")),
+            escaped(&self.of.command),
             env!("CARGO_PKG_VERSION"),
             costs.read_us,
             costs.program_us,
@@ -400,15 +399,6 @@ fn put(out: &mut String, what: std::fmt::Arguments<'_>) {
     writeln!(out, "{what}").expect("text can always be added to a string");
 }
 
-/// Quotes a word of a command line for use in a shell.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=%+@".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -450,7 +440,7 @@ mod tests {
             rows,
         };
         html(&Comparison {
-            command: vec!["bimetal-lab".to_owned()],
+            command: "bimetal-lab".to_owned(),
             policies,
             sizes: ["10", "20"]
                 .map(|size| size.parse::<CacheSize>().unwrap())
@@ -506,12 +496,5 @@ mod tests {
         assert_eq!(mean_and_worst(&[]), None);
         let (mean, worst) = mean_and_worst(&[0.5, 2.0]).unwrap();
         assert!((mean - 1.0).abs() < 1e-9 && worst == 2.0);
-    }
-
-    #[test]
-    fn a_command_can_be_given_to_a_shell_again() {
-        assert_eq!(quoted("--size"), "--size");
-        assert_eq!(quoted("my trace's"), "'my trace'\\''s'");
-        assert_eq!(quoted(""), "''");
     }
 }
