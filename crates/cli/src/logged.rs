@@ -14,6 +14,9 @@ pub(crate) enum Log {
     #[default]
     Text,
     Json,
+    /// Events are kept and not written: something else is shown on the terminal.
+    #[serde(skip)]
+    Nothing,
 }
 
 /// Start of the lines of this program, and of its warnings.
@@ -31,7 +34,7 @@ pub(crate) struct Logged<'e> {
 /// Sets the form of the lines of this process.
 pub(crate) fn start(log: Log) {
     let form: Form = match (log, is_journal()) {
-        (Log::Text, false) => return,
+        (Log::Text, false) | (Log::Nothing, _) => return,
         (Log::Text, true) => |line| with_priority(priority(line), line),
         (Log::Json, false) => |line| message(line).to_string(),
         (Log::Json, true) => |line| with_priority(priority(line), &message(line).to_string()),
@@ -43,6 +46,7 @@ pub(crate) fn start(log: Log) {
 pub(crate) fn say_event(log: Log, event: &Logged<'_>, line: &str) {
     let kind = kinds::of(event.kind);
     let line = match log {
+        Log::Nothing => return,
         Log::Text => format!("{PROGRAM}{line}"),
         Log::Json => json!({
             "unix_s": now_s(),

@@ -29,6 +29,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::config::Config;
 use crate::format;
+use crate::logged::Log;
 use crate::running::Running;
 use crate::runtime;
 use crate::terminal::{Picture, Terminal};
@@ -87,7 +88,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     ] {
         make_file(&place.path.join(name), bytes)?;
     }
-    let config = Config::read(&file, &text)?;
+    let mut config = Config::read(&file, &text)?;
+    // The screen of the demo shows what happens to the devices, and a line would disturb it.
+    config.server.log = Log::Nothing;
     let rt = runtime::start(config.server.runtime(args.seed))?;
     format::prepare(&rt, &config, FormatOptions::default())?;
     let screen = Screen::new(Terminal::of_stdout(), &file, args);
