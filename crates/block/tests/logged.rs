@@ -414,7 +414,7 @@ fn a_corrupt_block_is_found_and_repaired() {
 
 /// The layout of the example on the format page, whose numbers are computed there by hand.
 #[test]
-fn a_disk_is_too_large_or_a_log_too_long_for_segments() {
+fn of_a_larger_device_16_tib_are_used_and_a_log_can_be_too_long() {
     let asked = |log_bytes| bimetal_block::layers::mirror::superblock::Asked {
         kind: SideKind::Log,
         log_bytes,
@@ -424,8 +424,15 @@ fn a_disk_is_too_large_or_a_log_too_long_for_segments() {
         let geometry = bimetal_block::Geometry::of_size(bytes);
         SideLayout::of(&geometry, asked(log_bytes)).map_err(|error| error.to_string())
     };
-    let refused = of(17 << 40, None).expect_err("it has too many blocks");
-    assert!(refused.contains("at most 16 TiB"), "{refused}");
+    // Of 20 TB, 2^32 - 3 blocks of 4 KiB are in segments, rounded down to whole ones of 16,384
+    // blocks: 262,143 segments. The log of 1 GiB and a quarter takes 21 of them, since 16,271
+    // blocks of a segment are before its summary, and 12 are reserved.
+    let whole = of(20_000_000_000_000, None).expect("it is used in part");
+    let segments = whole.segments.expect("it is logged");
+    assert_eq!(segments.segments(), 262_143);
+    assert!(segments.area.0 + segments.area.1 < 20_000_000_000_000 - (1 << 30));
+    let four_fifths = (262_143 - 33) * (64 << 20) / 5 * 4;
+    assert!(whole.data.1 < four_fifths && whole.data.1 > four_fifths / 100 * 98);
     let refused = of(64 << 20, Some(40 << 20)).expect_err("there is no room for data");
     assert!(
         refused.contains("a log of 40 MiB does not fit"),

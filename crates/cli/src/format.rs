@@ -10,7 +10,7 @@ use bimetal_block::graph::{
     CreatedFile, FormatOptions, FormattedMirror, Node, create_files, format,
 };
 use bimetal_block::layers::mirror::formatting::Formatted;
-use bimetal_block::layers::mirror::superblock::show_uuid;
+use bimetal_block::layers::mirror::superblock::{LOGGED_SIDE_BYTES_MAX, show_uuid};
 use bimetal_block::layers::mirror::{MirrorConfig, exposure_bytes_max_of_log};
 use bimetal_block::units::{Size, parse_size, show_size};
 use bimetal_rt::{Rt, UringOptions};
@@ -86,10 +86,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         )?;
         for ((side, uuid, data_offset), room) in volume.sides.iter().zip(&volume.room) {
             let uuid = show_uuid(uuid);
-            let (device, room) = (show_size(room.0), show_size(room.1));
+            let of_device = room.0;
+            let (device, room) = (show_size(of_device), show_size(room.1));
             let place = match data_offset {
                 Some(offset) => format!("data from {} on", show_size(*offset)),
-                None => format!("logged, room for {room} on {device}"),
+                None => format!(
+                    "logged, room for {room} on {device}{}",
+                    unused_part(of_device)
+                ),
             };
             let what = match &args.adopt {
                 None => place,
@@ -114,6 +118,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns what part of a device a logged side does not use, as words that follow the size of the
+/// device; nothing if it uses all of it.
+fn unused_part(device_bytes: u64) -> String {
+    match device_bytes > LOGGED_SIDE_BYTES_MAX {
+        true => format!(
+            ", of which it uses the first {}: more needs layout = \"home\"",
+            show_size(LOGGED_SIDE_BYTES_MAX)
+        ),
+        false => String::new(),
+    }
 }
 
 /// Says what the volume pays for its logged sides; `None` if it could not be larger with homes.

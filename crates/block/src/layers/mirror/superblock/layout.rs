@@ -136,15 +136,6 @@ pub enum LayoutError {
         /// Size of the volume in bytes.
         volume_bytes: u64,
     },
-    /// The device has more blocks than a logged side can address.
-    #[error(
-        "too large for layout = \"log\": {}, such a side has at most 16 TiB",
-        show_size(*device_bytes)
-    )]
-    TooLargeForSegments {
-        /// Size of the device in bytes.
-        device_bytes: u64,
-    },
     /// The areas do not fit into the metadata device before the data.
     #[error(
         "the {} before the data are not enough; the metadata device needs {} and 4 KiB",

@@ -34,6 +34,7 @@ pub use layout::{
 };
 pub use listed::{Acknowledged, Listed, Table, place_in};
 pub use remembered::{Leaving, Remembered, ScrubRecord};
+pub use segmented::LOGGED_SIDE_BYTES_MAX;
 pub(super) use volume_room::VolumeRoom;
 
 const MAGIC: [u8; 8] = *b"BIMETAL\0";

@@ -48,6 +48,9 @@ pub(in crate::layers::mirror) const RUN_ENTRY_BYTES: u64 = 24;
 pub(in crate::layers::mirror) const RUNS_MAX: u64 = 512;
 /// Maximum number of blocks in all segments together, limited by the 32 bits of a place.
 const BLOCKS_MAX: u64 = u32::MAX as u64 - 2;
+/// Length in bytes of the largest device of which a logged side can use all: 16 TiB. Of a larger
+/// one, the rest is not used.
+pub const LOGGED_SIDE_BYTES_MAX: u64 = (1 << 32) * BLOCK_BYTES;
 
 /// Returns the length of the segments of a device.
 fn segment_bytes(device_bytes: u64) -> u64 {
@@ -93,7 +96,7 @@ fn record_bytes_max(segments: u64, virtual_bytes: u64) -> u64 {
 /// of the device, at most 1 GiB, rounded up to whole segments.
 ///
 /// # Errors
-/// When the device has existing content, or is too small or too large, or when the log is too long.
+/// When the device has existing content or is too small, or when the log is too long.
 pub(super) fn of(geometry: &Geometry, asked: Asked) -> Result<SideLayout, LayoutError> {
     let device_bytes = geometry.size_bytes;
     if geometry.content_offset_bytes.is_some() {
@@ -121,6 +124,7 @@ pub(super) fn of(geometry: &Geometry, asked: Asked) -> Result<SideLayout, Layout
     let start = position.next_multiple_of(DATA_ALIGNMENT);
     let end = device_bytes - device_bytes % BLOCK_BYTES - SUPERBLOCK_BYTES;
     let segments = end.saturating_sub(start) / segment_bytes;
+    let segments = segments.min(BLOCKS_MAX / (segment_bytes / BLOCK_BYTES));
     let layout = SegmentLayout {
         record,
         area: (start, segments * segment_bytes),
@@ -128,9 +132,6 @@ pub(super) fn of(geometry: &Geometry, asked: Asked) -> Result<SideLayout, Layout
         log_overtakes: true,
         room_bytes: None,
     };
-    if layout.area.1 / BLOCK_BYTES > BLOCKS_MAX {
-        return Err(LayoutError::TooLargeForSegments { device_bytes });
-    }
     let room = |volume_bytes| capacity_bytes(&layout, log_bytes, asked.reserve, volume_bytes);
     let volume_bytes = asked.volume_bytes.unwrap_or(0);
     let too_large = LayoutError::TooLargeVolume {
