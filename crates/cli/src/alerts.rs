@@ -77,11 +77,11 @@ impl Event {
         }
     }
 
-    /// Returns the event for a volume whose health has another word now.
+    /// Returns the event about the health of a volume.
     fn of_health(change: Change) -> Event {
         Event {
             kind: "health",
-            message: change.words(),
+            message: change.words,
             volume: change.volume,
             side: String::new(),
             known_from_start: false,

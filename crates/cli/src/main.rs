@@ -15,6 +15,7 @@ mod cgroup;
 mod check;
 mod config;
 mod conversion;
+mod damping;
 mod demo;
 mod edit;
 mod events;
