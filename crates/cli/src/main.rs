@@ -38,6 +38,7 @@ mod load;
 mod local;
 mod logged;
 mod lookout;
+mod memory;
 mod metrics;
 mod mount;
 mod moved;
