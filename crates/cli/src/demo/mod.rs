@@ -173,6 +173,7 @@ async fn show(
     let load = rt.spawn(targets::run(rt.clone(), targets.clone(), arrivals));
     let drawn = draw_until_done(rt, &targets, &host, load, &signals, screen).await;
     timers.cancel().await;
+    host.let_go();
     let told = match screen.says_more() {
         true => writeln!(
             std::io::stdout(),
