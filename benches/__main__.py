@@ -6,11 +6,12 @@ import sys
 
 from harness import options, page
 from harness.suite import Command, Suite
-from suites import (block_status, brp, brp_figure, cache, cache_points, connections, depth_one,
-                    index, large, live_cache, nbd, postmark, rebuild, sample_error, stack, trust)
+from suites import (block_status, brp, brp_figure, cache, cache_points, connections, demo_figure,
+                    depth_one, index, large, live_cache, nbd, postmark, rebuild, sample_error,
+                    stack, trust)
 
 MODULES = (nbd, depth_one, connections, brp, brp_figure, stack, trust, rebuild, block_status, large,
-           index, cache, cache_points, sample_error, live_cache, postmark)
+           index, cache, cache_points, sample_error, live_cache, postmark, demo_figure)
 
 
 class All(Command):

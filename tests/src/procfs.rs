@@ -22,11 +22,11 @@ fn status_bytes(pid: u32, field: &str) -> u64 {
     kib * 1024
 }
 
-/// Returns the number of minor page faults of a process since its start: faults without I/O (field
-/// `minflt` of its stat file). Each of them maps a page, so a process that needs no new memory
-/// causes none.
+/// Returns the number of minor page faults of the main thread of a process since its start: faults
+/// without I/O (field `minflt` of its stat file). Each of them maps a page, so a thread that needs
+/// no new memory causes none.
 pub fn minor_faults(pid: u32) -> u64 {
-    let path = format!("/proc/{pid}/stat");
+    let path = format!("/proc/{pid}/task/{pid}/stat");
     let stat = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     // The process name, in parentheses, can contain any character. Field 3, the state, follows the
     // name; minflt is field 10.

@@ -22,6 +22,8 @@ use crate::lookout::{Change, Lookout};
 use crate::shown::Shown;
 use bimetal_console::stderr::say;
 
+/// Stack of the alert thread in bytes, which is locked into memory.
+const STACK_BYTES: usize = 256 << 10;
 /// Interval at which the volumes are polled.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Number of polls from one look at the health of the volumes to the next: a second.
@@ -77,11 +79,11 @@ impl Event {
         }
     }
 
-    /// Returns the event for a volume whose health has another word now.
+    /// Returns the event about the health of a volume.
     fn of_health(change: Change) -> Event {
         Event {
             kind: "health",
-            message: change.words(),
+            message: change.words,
             volume: change.volume,
             side: String::new(),
             known_from_start: false,
@@ -320,6 +322,7 @@ impl Teller {
     pub(crate) fn start(command: Option<String>, log: Log) -> Option<Teller> {
         let (to, from) = sync_channel(1);
         let thread = std::thread::Builder::new().name("alerts".to_owned());
+        let thread = thread.stack_size(STACK_BYTES);
         match thread.spawn(move || tell(&from, command.as_deref(), log)) {
             Ok(_) => Some(Teller(to)),
             Err(error) => {

@@ -84,8 +84,8 @@ async fn serve(rt: &Rt, config: Config, args: &Args) -> Result<(), Failure> {
     let running = Running::start(rt, config, &[&args.device], &options)
         .await
         .map_err(Failure::NotStarted)?;
-    if let Some(heap_bytes) = lock_memory {
-        lock_into_memory(heap_bytes);
+    if let Some(heap_bytes_max) = lock_memory {
+        lock_into_memory(running.heap_bytes().min(heap_bytes_max) as usize);
     }
     running.warn_of_missing_sides();
     running.tell_reduced_exposure();

@@ -23,7 +23,9 @@ use crate::logged::Log;
 const CONNECTION_THREADS_MAX: u32 = 256;
 /// Default buffer memory, without the memory for the exposure of the mirrors, which is added to it.
 const POOL_BYTES: u64 = 64 << 20;
-/// Heap memory that a server makes resident, unless the memory limit is too low.
+/// Buffer memory that a server has from the start, where nothing limits the memory of its process.
+const POOL_BYTES_AT_START: u64 = 16 << 20;
+/// Maximum heap memory that a server makes resident, unless the memory limit is too low.
 const HEAP_RESERVE_BYTES: u64 = 64 << 20;
 /// Memory reserved for the program, its stacks and its tables (13 MiB were measured).
 const PROGRAM_BYTES: u64 = 24 << 20;
@@ -51,12 +53,14 @@ pub(crate) struct ServerOptions {
     pub(crate) control: PathBuf,
     /// Size of the buffer pool.
     pub(crate) memory_bytes: u64,
+    /// Part of the buffer pool that has memory from the start.
+    pub(crate) memory_bytes_at_start: u64,
     /// Part of `memory_bytes` for the data of clients' requests in flight. The rest is for writes
     /// that wait for a slow side of a mirror.
     pub(crate) data_bytes: u64,
-    /// Heap memory that is made resident before the first request. It is used for small allocations
-    /// while serving, and for the in-memory entry of each change in the logs.
-    pub(crate) heap_reserve_bytes: usize,
+    /// Maximum heap memory that is made resident before the first request. It is used for small
+    /// allocations while serving, and for the in-memory entry of each change in the logs.
+    pub(crate) heap_reserve_bytes_max: u64,
     /// Warning for the operator that the memory limit of the process is too low; `None` if the
     /// limit is sufficient.
     pub(crate) memory_line: Option<String>,
@@ -218,6 +222,15 @@ impl Config {
 }
 
 impl ServerOptions {
+    /// Returns the options of the runtime of a server, whose pool begins small and
+    /// [grows](bimetal_rt::growth).
+    pub(crate) fn runtime_of_server(&self) -> UringOptions {
+        UringOptions {
+            pool_bytes_at_start: self.memory_bytes_at_start as usize,
+            ..self.runtime(0)
+        }
+    }
+
     /// Returns the options of the runtime. Its random numbers are generated from `seed`.
     pub(crate) fn runtime(&self, seed: u64) -> UringOptions {
         UringOptions {
@@ -229,17 +242,19 @@ impl ServerOptions {
         }
     }
 
-    /// Returns the number of heap bytes that the server makes resident when it locks itself into
-    /// memory; `None` if the server does not lock itself.
-    pub(crate) fn memory_to_lock(&self) -> Option<usize> {
-        self.lock_memory.then_some(self.heap_reserve_bytes)
+    /// Returns the maximum number of heap bytes that the server makes resident when it locks itself
+    /// into memory; `None` if the server does not lock itself.
+    pub(crate) fn memory_to_lock(&self) -> Option<u64> {
+        self.lock_memory.then_some(self.heap_reserve_bytes_max)
     }
 
-    /// Returns the resource limits for the server of the exports.
-    pub(crate) fn limits(&self) -> Limits {
+    /// Returns the resource limits for the server of the exports, whose mirrors have an exposure of
+    /// at most `exposure_bytes` together.
+    pub(crate) fn limits(&self, exposure_bytes: u64) -> Limits {
         Limits {
             connection_threads: self.connection_threads,
             data_bytes: Some(self.data_bytes),
+            deferred_bytes: exposure_bytes,
         }
     }
 
@@ -279,10 +294,14 @@ impl ServerOptions {
             heap_bytes,
             line,
         } = fit(asked_for, default_bytes, process_bytes_max);
+        // A pool that grows under a limit of the process could have the kernel kill the process, so
+        // it has all of its memory from the start there.
+        let at_start = process_bytes_max.map_or(POOL_BYTES_AT_START, |_| memory_bytes);
         Ok(ServerOptions {
             control,
             memory_bytes,
-            heap_reserve_bytes: heap_bytes as usize,
+            memory_bytes_at_start: at_start.min(memory_bytes),
+            heap_reserve_bytes_max: heap_bytes,
             memory_line: line,
             // If the memory is too small for the exposure bounds, the requests in flight still get
             // half of it.

@@ -39,7 +39,7 @@ pub(crate) fn start_server(config: &Config) -> Result<Rt> {
     for line in lines.into_iter().flatten() {
         say(format_args!("bimetal: warning: {line}"));
     }
-    runtime::start(config.server.runtime(0))
+    runtime::start(config.server.runtime_of_server())
 }
 
 /// Refuses a configuration with a writable file larger than the file size limit of this process

@@ -1,5 +1,6 @@
 //! Looks at the health of the volumes of a server once a second, so that a change of the word is an
-//! event, and at their figures every ten seconds, for [the history](crate::history).
+//! [event](crate::damping), and at their figures every ten seconds, for
+//! [the history](crate::history).
 //!
 //! A look must not cost anything while nothing happens: a healthy volume whose devices have had no
 //! request for a while is not judged again, as its word can only change by a request, or together
@@ -9,8 +10,9 @@
 use std::collections::BTreeSet;
 
 use bimetal_block::layers::shard::Seen;
-use bimetal_rt::yield_now;
+use bimetal_rt::{Instant, yield_now};
 
+use crate::damping::Damping;
 use crate::health::{self, Health, State};
 use crate::history::{self, OfVolume, Requests};
 use crate::shown::Shown;
@@ -19,21 +21,12 @@ use crate::shown::Shown;
 /// and goes is judged by the last ten seconds.
 const QUIET_LOOKS: u32 = 12;
 
-/// A volume whose health has another word than before.
+/// An event about the health of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) volume: String,
-    was: State,
-    is: State,
-    reason: String,
-}
-
-impl Change {
-    /// Returns the change in words, without the name of the volume.
-    pub(crate) fn words(&self) -> String {
-        let (was, is) = (self.was.word(), self.is.word());
-        format!("was {was}, is {is}: {}", self.reason)
-    }
+    /// The event in words, without the name of the volume.
+    pub(crate) words: String,
 }
 
 /// The volumes of a server; see the module.
@@ -47,7 +40,12 @@ struct Watched {
     name: String,
     /// Names of its devices, with its own.
     devices: BTreeSet<String>,
-    state: Option<State>,
+    /// What was told of it; `None` before the first look.
+    damping: Option<Damping>,
+    /// The reason of its last word.
+    reason: String,
+    /// Whether its last word is that it is healthy.
+    is_healthy: bool,
     rest: Rest,
 }
 
@@ -78,7 +76,9 @@ impl Lookout {
         let watched = |name: &str| Watched {
             name: name.to_owned(),
             devices: graph.below(name).into_iter().map(str::to_owned).collect(),
-            state: None,
+            damping: None,
+            reason: String::new(),
+            is_healthy: false,
             rest: Rest::default(),
         };
         Lookout {
@@ -87,7 +87,7 @@ impl Lookout {
         }
     }
 
-    /// Looks at all volumes, and returns those whose words have changed. With `has_news`, something
+    /// Looks at all volumes, and returns what to tell of their words. With `has_news`, something
     /// has happened to a device or a volume, and all of them are judged.
     pub(crate) async fn look(&mut self, shown: &Shown, has_news: bool) -> Vec<Change> {
         let is_sample = self.looks.is_multiple_of(history::EVERY_S);
@@ -95,7 +95,8 @@ impl Lookout {
         let mut changes = Vec::new();
         for watched in &mut self.volumes {
             let is_at_rest = watched.rest.is_long(answered(shown, &watched.devices));
-            if is_at_rest && !has_news && watched.state == Some(State::Healthy) {
+            if is_at_rest && !has_news && watched.is_healthy {
+                changes.extend(watched.tell(shown.rt.now(), State::Healthy));
                 if let Some(history) = shown.history.as_ref().filter(|_| is_sample) {
                     history.add_idle(shown.rt.unix_seconds(), &watched.name);
                 }
@@ -118,16 +119,25 @@ impl Watched {
             self.sample(shown, &seen, &health);
         }
         let worst = health.worst();
-        let was = self.state.replace(worst.state);
-        let change = was.filter(|was| *was != worst.state).map(|was| Change {
-            volume: self.name.clone(),
-            was,
-            is: worst.state,
-            reason: worst.reason.clone(),
-        });
+        self.reason.clone_from(&worst.reason);
+        self.is_healthy = worst.state == State::Healthy;
+        let change = self.tell(shown.rt.now(), worst.state);
         let mut latest = shown.latest.borrow_mut();
         latest.insert(self.name.clone(), health);
         change
+    }
+
+    /// Takes the word of the volume at the time `now`, and returns what to tell about it.
+    fn tell(&mut self, now: Instant, is: State) -> Option<Change> {
+        let Some(damping) = &mut self.damping else {
+            self.damping = Some(Damping::new(now, is));
+            return None;
+        };
+        let told = damping.look(now, is)?;
+        Some(Change {
+            volume: self.name.clone(),
+            words: told.words(&self.reason),
+        })
     }
 
     /// Adds the present figures to the history: those of the volume, of each mirror in it, and of
@@ -187,16 +197,5 @@ mod tests {
         assert_eq!(looks(Some(8), 1), [false]);
         assert_eq!(looks(None, 20), [false; 20]);
         assert_eq!(looks(Some(9), 13), expected);
-    }
-
-    #[test]
-    fn a_change_has_both_words_and_the_reason() {
-        let change = Change {
-            volume: "vol".to_owned(),
-            was: State::Healthy,
-            is: State::FullLog,
-            reason: "writes waited".to_owned(),
-        };
-        assert_eq!(change.words(), "was healthy, is full log: writes waited");
     }
 }

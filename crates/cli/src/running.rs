@@ -16,6 +16,7 @@ use bimetal_control::{Answer, Control};
 use bimetal_export::fuse::{MountOptions, Mounted};
 use bimetal_export::ublk::{AttachOptions, Attachment};
 use bimetal_export::{Server, StartError};
+use bimetal_rt::growth::Growth;
 use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, Task};
 use futures_util::future::{Either, select};
@@ -27,6 +28,7 @@ use crate::events::Events;
 use crate::exposure;
 use crate::history::History;
 use crate::local::Local;
+use crate::memory::{self, Need};
 use crate::metrics::{Metrics, Source};
 use crate::operation::Operation;
 use crate::operations;
@@ -45,6 +47,9 @@ pub(crate) struct Running {
     control: Control,
     alerts: Task<()>,
     metrics: Option<Metrics>,
+    /// What the devices may need in memory, and the growth of the buffers.
+    need: Need,
+    growth: Option<Growth>,
 }
 
 impl Running {
@@ -64,7 +69,12 @@ impl Running {
         let stack = Stack::open(rt, &config.graph, roots, options)
             .await
             .map_err(|error| not_opened(&config, &whereabouts, &error))?;
-        let server = match listen(rt, &config, &stack).await {
+        let need = memory::need(&config, &stack);
+        let growth = match memory::let_grow(rt, need) {
+            Ok(growth) => growth,
+            Err(error) => return Err(undo(&stack, error).await),
+        };
+        let server = match listen(rt, &config, &stack, need).await {
             Ok(server) => server,
             Err(error) => return Err(undo(&stack, error).await),
         };
@@ -105,6 +115,8 @@ impl Running {
                     control,
                     alerts,
                     metrics,
+                    need,
+                    growth,
                 })
             }
             Err(error) => {
@@ -115,6 +127,11 @@ impl Running {
                 Err(undo(&shown.stack, error.into()).await)
             }
         }
+    }
+
+    /// Returns the number of bytes of heap that serving may need.
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        self.need.heap_bytes
     }
 
     /// Returns the open devices.
@@ -271,6 +288,7 @@ impl Running {
             metrics.stop().await;
         }
         self.control.stop().await;
+        drop(self.growth);
         closed.map_err(|(device, error)| not_closed(&device, error))?;
         taken_away
     }
@@ -355,7 +373,8 @@ async fn give_up(shown: &Shown, config: &Path, deadline: Duration, signals: &Sig
     )
 }
 
-async fn listen(rt: &Rt, config: &Config, stack: &Stack) -> Result<Server> {
+async fn listen(rt: &Rt, config: &Config, stack: &Stack, need: Need) -> Result<Server> {
+    let limits = config.server.limits(need.exposure_bytes);
     let mut exports = Vec::new();
     for export in &config.exports {
         let device = stack.get(&export.device).ok_or_else(|| {
@@ -372,7 +391,7 @@ async fn listen(rt: &Rt, config: &Config, stack: &Stack) -> Result<Server> {
     // repeated for a while.
     let deadline = rt.now() + ADDRESS_PATIENCE;
     loop {
-        match Server::start_within(rt, exports.clone(), config.server.limits()).await {
+        match Server::start_within(rt, exports.clone(), limits).await {
             Err(StartError::InUse { .. }) if rt.now() < deadline => rt.sleep(ADDRESS_RETRY).await,
             outcome => return Ok(outcome?),
         }

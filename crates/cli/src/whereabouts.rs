@@ -19,6 +19,9 @@ use bimetal_block::{BLOCK_BYTES, Geometry};
 use crate::config::Config;
 use crate::init;
 
+/// Stack of the thread that searches, in bytes. It stays with the process, locked into memory, when
+/// the thread has ended.
+const STACK_BYTES: usize = 512 << 10;
 /// Time for which a start waits for the search.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum number of files of one folder, and of block devices, that are read.
@@ -93,6 +96,7 @@ impl Whereabouts {
         let (files, config): (Vec<PathBuf>, PathBuf) = (files.collect(), config.path.clone());
         let (to, from) = sync_channel(1);
         let thread = std::thread::Builder::new().name("whereabouts".to_owned());
+        let thread = thread.stack_size(STACK_BYTES);
         // Without an answer, the messages lack what the search would add.
         let started = thread.spawn(move || to.send(search(named, &files, &config)));
         match started {

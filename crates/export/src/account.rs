@@ -7,10 +7,11 @@
 //! of the requests. No code may count these amounts in another way.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 
 use bimetal_rt::BufPool;
+use bimetal_rt::buf::Resized;
 use bimetal_rt::sync::{Permit, Semaphore};
 
 /// Size of the blocks in which devices read. A request that begins or ends inside a block needs
@@ -31,40 +32,85 @@ const SMALL_SHARE: u64 = 4;
 pub(crate) struct DataMemory {
     bytes: Rc<Semaphore>,
     for_small: Rc<Semaphore>,
-    capacity: u64,
-    small_bytes_max: u64,
+    small_bytes_max: Cell<u64>,
+    /// The pool of the buffers, and the part of it that is not for requests in flight, when there
+    /// is enough of it.
+    pool: BufPool,
+    deferred_bytes: u64,
+    capacity_max: u64,
+}
+
+impl Resized for DataMemory {
+    fn resized(&self, _present_bytes: usize) {
+        self.fit();
+    }
 }
 
 impl DataMemory {
     /// Creates a data memory of `capacity` bytes. If `capacity` is 0, requests with data are
-    /// admitted one at a time.
-    pub(crate) fn new(capacity: u64) -> Rc<DataMemory> {
-        let capacity = capacity.max(1);
+    /// admitted one at a time. As long as `pool` is not all there, the capacity is two thirds of
+    /// what is there without `deferred_bytes`, which are for buffers that are kept after their
+    /// requests were answered; but at least a third. The rest is for what devices allocate.
+    pub(crate) fn new(capacity: u64, pool: &BufPool, deferred_bytes: u64) -> Rc<DataMemory> {
+        let memory = Rc::new(DataMemory {
+            bytes: Semaphore::new(0),
+            for_small: Semaphore::new(0),
+            small_bytes_max: Cell::new(0),
+            pool: pool.clone(),
+            deferred_bytes,
+            capacity_max: capacity.max(1),
+        });
+        memory.fit();
+        let resized: Weak<DataMemory> = Rc::downgrade(&memory);
+        pool.when_resized(resized);
+        memory
+    }
+
+    /// Sets the capacity to what the pool has now. What requests hold is taken away when the pool
+    /// has shrunk again.
+    fn fit(&self) {
+        let capacity = self.capacity_within(self.pool.present_bytes() as u64);
         let for_small = capacity / SMALL_SHARE;
-        Rc::new(DataMemory {
-            bytes: Semaphore::new(capacity - for_small),
-            for_small: Semaphore::new(for_small),
-            capacity,
-            // A small request uses at most a quarter of the part of the memory that is reserved for
-            // small requests, so several small requests fit in this part together. If the part is
-            // too small for this, no request is treated as small.
-            small_bytes_max: SMALL_BYTES_MAX.min(for_small / 4),
-        })
+        for (semaphore, wanted) in [
+            (&self.bytes, capacity - for_small),
+            (&self.for_small, for_small),
+        ] {
+            match wanted.checked_sub(semaphore.capacity()) {
+                Some(more) => semaphore.add(more),
+                None => semaphore.remove(semaphore.capacity() - wanted),
+            }
+        }
+        // A small request uses at most a quarter of the part of the memory that is reserved for
+        // small requests, so several small requests fit in this part together. If the part is too
+        // small for this, no request is treated as small.
+        let small_bytes_max = SMALL_BYTES_MAX.min(self.for_small.capacity() / 4);
+        self.small_bytes_max.set(small_bytes_max);
+    }
+
+    fn capacity_within(&self, present_bytes: u64) -> u64 {
+        if present_bytes >= self.pool.region_bytes() as u64 {
+            return self.capacity_max;
+        }
+        let in_flight = (present_bytes * 2 / 3).saturating_sub(self.deferred_bytes);
+        in_flight.max(present_bytes / 3).min(self.capacity_max)
     }
 
     /// Waits until `bytes` bytes are free, and reserves them. One request can reserve at most the
     /// memory outside the part for small requests. A request that needs more reserves all memory
     /// outside this part, and the rest of its data is allocated beyond the capacity.
     async fn reserve(&self, bytes: u64) -> Option<Permit> {
-        let is_small = bytes <= self.small_bytes_max;
-        let bytes = bytes.min(self.capacity - self.capacity / SMALL_SHARE);
+        let is_small = bytes <= self.small_bytes_max.get();
+        let bytes = bytes.min(self.bytes.capacity());
         if bytes == 0 {
             return None;
         }
-        match self.bytes.try_acquire(bytes) {
-            Some(permit) => Some(permit),
-            None if is_small => Some(self.for_small.acquire(bytes).await),
-            None => Some(self.bytes.acquire(bytes).await),
+        if let Some(permit) = self.bytes.try_acquire(bytes) {
+            return Some(permit);
+        }
+        self.pool.want_more();
+        match is_small {
+            true => Some(self.for_small.acquire(bytes).await),
+            false => Some(self.bytes.acquire(bytes).await),
         }
     }
 
@@ -75,7 +121,8 @@ impl DataMemory {
 
     /// Returns the number of bytes that requests hold.
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.capacity - self.bytes.free() - self.for_small.free()
+        let held = |semaphore: &Semaphore| semaphore.capacity() - semaphore.free();
+        held(&self.bytes) + held(&self.for_small)
     }
 }
 
@@ -261,7 +308,8 @@ impl Drop for Admission {
 
 #[cfg(test)]
 mod tests {
-    use bimetal_rt::{Rt, VirtualOptions};
+    use bimetal_rt::growth::Growth;
+    use bimetal_rt::{Rt, UringOptions, VirtualOptions};
     use futures_util::FutureExt;
 
     use super::*;
@@ -273,7 +321,8 @@ mod tests {
 
     fn memory() -> (Rt, Rc<DataMemory>) {
         let rt = Rt::virtual_time(VirtualOptions::default());
-        (rt, DataMemory::new(64 << 20))
+        let memory = DataMemory::new(64 << 20, rt.pool(), 0);
+        (rt, memory)
     }
 
     #[test]
@@ -289,6 +338,37 @@ mod tests {
         ] {
             assert_eq!(memory_bytes(offset, data_bytes), bytes);
         }
+    }
+
+    /// A pool of 64 MiB begins with 16 MiB, of which 4 MiB are for what is kept. Two thirds of 16
+    /// MiB without 4 MiB are 6.67 MiB, of which a quarter is for small requests. So a request for 4
+    /// MiB does not fit beside one for 2 MiB, until the pool has grown.
+    #[test]
+    fn memory_follows_the_pool() {
+        const MIB: u64 = 1 << 20;
+        let rt = Rt::real_time(UringOptions {
+            pool_bytes: 64 << 20,
+            pool_bytes_at_start: 16 << 20,
+            ..UringOptions::default()
+        });
+        let rt = rt.expect("a runtime");
+        let memory = DataMemory::new(48 * MIB, rt.pool(), 4 * MIB);
+        assert_eq!(memory.bytes.capacity(), 5 * MIB);
+        // What is kept leaves at least a third for requests, three quarters of it for large ones.
+        let least = DataMemory::new(48 * MIB, rt.pool(), 60 * MIB);
+        assert_eq!(least.bytes.capacity(), 4 * MIB);
+        let accounts = [0, 1].map(|_| Account::new(BOUNDS, &memory));
+        let growth = Growth::start(&rt, || true).expect("a thread");
+        rt.block_on(async {
+            let first = accounts[0].admit(Weight::of_request(0, 2 * MIB)).await;
+            let present = rt.pool().present_bytes() as u64;
+            assert_eq!(present, 16 * MIB, "more was not wanted yet");
+            let second = accounts[1].admit(Weight::of_request(0, 4 * MIB)).await;
+            assert_eq!(memory.held_bytes(), 6 * MIB);
+            drop((first, second));
+        });
+        assert!(rt.pool().present_bytes() as u64 > 16 * MIB);
+        drop(growth);
     }
 
     #[test]

@@ -60,6 +60,9 @@ pub struct Limits {
     /// none. A single request that needs more memory than this is not refused. It waits until no
     /// other request holds memory, except in the part that is reserved for small requests.
     pub data_bytes: Option<u64>,
+    /// Memory in bytes for buffers that devices keep after their requests were answered. While the
+    /// pool has less memory than it may get, this is taken from what is there before `data_bytes`.
+    pub deferred_bytes: u64,
 }
 
 impl Limits {
@@ -68,7 +71,8 @@ impl Limits {
             0 => BYTES_IN_FLIGHT_MAX,
             bytes => bytes as u64,
         };
-        DataMemory::new(self.data_bytes.unwrap_or(registered))
+        let data_bytes = self.data_bytes.unwrap_or(registered);
+        DataMemory::new(data_bytes, rt.pool(), self.deferred_bytes)
     }
 }
 

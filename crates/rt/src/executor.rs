@@ -124,7 +124,7 @@ impl Rt {
     /// needs. If the driver cannot be used, the message names the limit or rule that prevents its
     /// use.
     pub fn real_time(options: UringOptions) -> io::Result<Rt> {
-        let pool = BufPool::new(options.pool_bytes)?;
+        let pool = BufPool::growing(options.pool_bytes, options.pool_bytes_at_start)?;
         let (seed, notices) = (options.seed, options.notices.clone());
         let real = Rc::new(RealTime::new(&options, &pool)?);
         let world = World::Real(real);

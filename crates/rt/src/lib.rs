@@ -39,6 +39,7 @@ mod awake;
 )]
 pub mod buf;
 mod executor;
+pub mod growth;
 pub mod mailbox;
 pub mod net;
 pub mod notices;

@@ -99,7 +99,7 @@ impl Event {
 /// therefore never starve a large request that arrived before them.
 pub struct Semaphore {
     free: Cell<u64>,
-    capacity: u64,
+    capacity: Cell<u64>,
     waiting: WaitQueue,
 }
 
@@ -108,7 +108,7 @@ impl Semaphore {
     pub fn new(capacity: u64) -> Rc<Semaphore> {
         Rc::new(Semaphore {
             free: Cell::new(capacity),
-            capacity,
+            capacity: Cell::new(capacity),
             waiting: WaitQueue::new(),
         })
     }
@@ -124,9 +124,9 @@ impl Semaphore {
     /// If `count` exceeds the capacity.
     pub async fn acquire(self: &Rc<Semaphore>, count: u64) -> Permit {
         assert!(
-            count <= self.capacity,
+            count <= self.capacity(),
             "{count} permits of {} can never be had",
-            self.capacity
+            self.capacity()
         );
         self.waiting.in_turn(|| self.take(count)).await
     }
@@ -143,6 +143,27 @@ impl Semaphore {
             semaphore: Rc::clone(self),
             count,
         })
+    }
+
+    /// Returns the number of permits that there are, free or not.
+    pub fn capacity(&self) -> u64 {
+        self.capacity.get()
+    }
+
+    /// Adds permits.
+    pub fn add(&self, count: u64) {
+        self.capacity.set(self.capacity.get() + count);
+        self.free.set(self.free.get() + count);
+        self.waiting.wake_first();
+    }
+
+    /// Takes away up to `count` of the free permits, if no task waits for permits.
+    pub fn remove(&self, count: u64) {
+        if self.waiting.is_empty() {
+            let count = count.min(self.free.get());
+            self.capacity.set(self.capacity.get() - count);
+            self.free.set(self.free.get() - count);
+        }
     }
 
     /// Returns the number of tasks that wait for permits.
@@ -183,7 +204,7 @@ impl Drop for Permit {
         let semaphore = &self.semaphore;
         semaphore.free.set(semaphore.free.get() + self.count);
         assert!(
-            semaphore.free.get() <= semaphore.capacity,
+            semaphore.free.get() <= semaphore.capacity(),
             "a permit returned twice"
         );
         semaphore.waiting.wake_first();
@@ -452,7 +473,7 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
-    use crate::VirtualOptions;
+    use crate::{VirtualOptions, yield_now};
 
     fn virtual_rt() -> Rt {
         Rt::virtual_time(VirtualOptions {
@@ -501,6 +522,29 @@ mod tests {
             drop(held);
         });
         assert_eq!(semaphore.free(), 2);
+    }
+
+    #[test]
+    fn permits_that_are_added_wake_and_free_ones_are_removed() {
+        let rt = virtual_rt();
+        let semaphore = Semaphore::new(2);
+        rt.block_on(async {
+            let held = semaphore.acquire(2).await;
+            let more = {
+                let semaphore = Rc::clone(&semaphore);
+                rt.spawn(async move { semaphore.acquire(1).await })
+            };
+            yield_now().await;
+            // While a task waits, it gets what is free.
+            semaphore.remove(1);
+            semaphore.add(3);
+            let more = more.await;
+            assert_eq!((semaphore.capacity(), semaphore.free()), (5, 2));
+            semaphore.remove(9);
+            assert_eq!((semaphore.capacity(), semaphore.free()), (3, 0));
+            drop((held, more));
+        });
+        assert_eq!((semaphore.capacity(), semaphore.free()), (3, 3));
     }
 
     #[test]

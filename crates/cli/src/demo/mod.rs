@@ -5,6 +5,7 @@
 //! The load is open: requests arrive whether or not earlier requests have completed, as with real
 //! users. A load that waited for completions would hide that a device is frozen.
 
+mod host;
 mod screen;
 mod targets;
 
@@ -34,6 +35,7 @@ use crate::running::Running;
 use crate::runtime;
 use crate::terminal::{Picture, Terminal};
 use bimetal_console::stderr::say;
+use host::Host;
 use screen::Screen;
 use targets::{Arrivals, Target};
 
@@ -44,6 +46,8 @@ const FILE_BYTES: u64 = 128 << 20;
 /// enough for the exposure, has room for the load. With homes, the logs have wrapped around when
 /// the SSD freezes for seconds, and the disk, which must destage then, answers after 1 to 2 s.
 const SIDE_BYTES: u64 = 768 << 20;
+/// Devices of the configuration that are files of this machine.
+const FILES: [&str; 4] = ["ssd-file", "hdd-file", "fast-file", "slow-file"];
 /// Length of the pieces in which the sides are compared.
 const COMPARED_BYTES: u64 = 1 << 20;
 /// Interval at which the table is drawn, and duration of one step of the latency curves.
@@ -94,13 +98,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let rt = runtime::start(config.server.runtime(args.seed))?;
     format::prepare(&rt, &config, FormatOptions::default())?;
     let screen = Screen::new(Terminal::of_stdout(), &file, args);
-    let targets = rt.block_on(show(&rt, config, args, &screen))?;
+    let (targets, host) = rt.block_on(show(&rt, config, args, &screen))?;
     let compared_bytes = rt.block_on(compare_sides(&rt, &place.path))?;
     let mut out = std::io::stdout().lock();
     if args.json {
-        writeln!(out, "{}", screen.to_json(&targets, compared_bytes))?;
+        writeln!(out, "{}", screen.to_json(&targets, &host, compared_bytes))?;
     } else {
-        for line in screen.summary(&targets, compared_bytes) {
+        for line in screen.summary(&targets, &host, compared_bytes) {
             writeln!(out, "{line}")?;
         }
         if args.dir.is_some() {
@@ -135,8 +139,13 @@ fn configuration(seed: u64) -> String {
 }
 
 /// Serves the configuration, runs the load, shows the progress, and stops everything cleanly.
-/// Returns the targets with their results.
-async fn show(rt: &Rt, config: Config, args: &Args, screen: &Screen) -> Result<Vec<Rc<Target>>> {
+/// Returns the targets with their results, and what was seen of the machine.
+async fn show(
+    rt: &Rt,
+    config: Config,
+    args: &Args,
+    screen: &Screen,
+) -> Result<(Vec<Rc<Target>>, Rc<Host>)> {
     let signals = Signals::termination(rt).context("cannot set up signal handling")?;
     let deadline = config.server.stop_deadline;
     let roots = ["ssd", "hdd", "vol"];
@@ -158,8 +167,13 @@ async fn show(rt: &Rt, config: Config, args: &Args, screen: &Screen) -> Result<V
         seed: args.seed,
         duration: Duration::from_secs(args.seconds),
     };
+    let files = FILES.iter().filter_map(|name| running.stack().tap(name));
+    let host = Host::new(files.collect());
+    let timers = rt.spawn(Rc::clone(&host).watch_timers(rt.clone()));
     let load = rt.spawn(targets::run(rt.clone(), targets.clone(), arrivals));
-    let drawn = draw_until_done(rt, &targets, load, &signals, screen).await;
+    let drawn = draw_until_done(rt, &targets, &host, load, &signals, screen).await;
+    timers.cancel().await;
+    host.let_go();
     let told = match screen.says_more() {
         true => writeln!(
             std::io::stdout(),
@@ -176,7 +190,7 @@ async fn show(rt: &Rt, config: Config, args: &Args, screen: &Screen) -> Result<V
     drawn?;
     told?;
     targets.iter().for_each(|target| target.let_go());
-    Ok(targets)
+    Ok((targets, host))
 }
 
 /// Draws the table every second until the load has ended or a signal is received, and then waits
@@ -184,6 +198,7 @@ async fn show(rt: &Rt, config: Config, args: &Args, screen: &Screen) -> Result<V
 async fn draw_until_done(
     rt: &Rt,
     targets: &[Rc<Target>],
+    host: &Host,
     load: Task<()>,
     signals: &Signals,
     screen: &Screen,
@@ -200,11 +215,12 @@ async fn draw_until_done(
             break;
         }
         targets.iter().for_each(|target| target.end_step());
+        host.look(rt.now());
         let elapsed = rt.now().since(start);
         if screen.is_live() {
-            picture.draw(&screen.live(targets, elapsed))?;
+            picture.draw(&screen.live(targets, host, elapsed))?;
         } else if screen.says_more() && u64::from(step).is_multiple_of(STEPS_ON_A_PIPE) {
-            let lines = screen.plain(targets, elapsed);
+            let lines = screen.plain(targets, host, elapsed);
             writeln!(std::io::stdout().lock(), "{}\n", lines.join("\n"))?;
         }
     }

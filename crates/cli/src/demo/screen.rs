@@ -9,6 +9,7 @@ use bimetal_block::units::show_size;
 use serde_json::{Value, json};
 
 use super::Args;
+use super::host::Host;
 use super::targets::{STEPS_MAX, Target};
 use crate::terminal::{Terminal, Tone};
 use bimetal_block::units::show_count;
@@ -61,7 +62,12 @@ impl Screen {
     }
 
     /// Returns the live table for a terminal.
-    pub(super) fn live(&self, targets: &[Rc<Target>], elapsed: Duration) -> Vec<String> {
+    pub(super) fn live(
+        &self,
+        targets: &[Rc<Target>],
+        host: &Host,
+        elapsed: Duration,
+    ) -> Vec<String> {
         let dim = |text: &str| self.terminal.paint(Tone::Dim, text);
         let mut lines = vec![
             format!(
@@ -71,7 +77,9 @@ impl Screen {
                 self.seconds,
             ),
             dim(&self.load()),
-            String::new(),
+            // The line has its place also when there is nothing to say, so that nothing moves.
+            host.line()
+                .map_or(String::new(), |line| self.terminal.paint(Tone::Warn, &line)),
         ];
         let width = self.terminal.width();
         let room = width.saturating_sub(WIDTH_WITHOUT_CURVE);
@@ -106,7 +114,12 @@ impl Screen {
     }
 
     /// Returns the table for a pipe.
-    pub(super) fn plain(&self, targets: &[Rc<Target>], elapsed: Duration) -> Vec<String> {
+    pub(super) fn plain(
+        &self,
+        targets: &[Rc<Target>],
+        host: &Host,
+        elapsed: Duration,
+    ) -> Vec<String> {
         let mut lines = Vec::new();
         // The description of the load is printed only with the first table, which appears after
         // five seconds.
@@ -122,12 +135,18 @@ impl Screen {
             self.seconds
         ));
         lines.extend(self.table(targets, 0).lines());
+        lines.extend(host.line());
         lines.extend(targets.iter().flat_map(|target| self.sides(target)));
         lines
     }
 
     /// Returns the summary at the end of the demo.
-    pub(super) fn summary(&self, targets: &[Rc<Target>], compared_bytes: u64) -> Vec<String> {
+    pub(super) fn summary(
+        &self,
+        targets: &[Rc<Target>],
+        host: &Host,
+        compared_bytes: u64,
+    ) -> Vec<String> {
         // The columns fit in a terminal with 80 columns.
         let headings = [
             "", "writes", "p50", "p99", "p99.9", "max", "reads", "p50", "p99",
@@ -164,11 +183,18 @@ impl Screen {
             show_size(compared_bytes)
         ));
         lines.extend(failures(targets));
+        let late = host.summary();
+        lines.extend(late.map(|line| self.terminal.paint(Tone::Warn, &line)));
         lines
     }
 
     /// Returns the summary as JSON.
-    pub(super) fn to_json(&self, targets: &[Rc<Target>], compared_bytes: u64) -> Value {
+    pub(super) fn to_json(
+        &self,
+        targets: &[Rc<Target>],
+        host: &Host,
+        compared_bytes: u64,
+    ) -> Value {
         let shown = |target: &Rc<Target>| {
             let counts = target.counts();
             json!({
@@ -177,6 +203,7 @@ impl Screen {
                 "read": counts.reads.to_json(),
                 "errors": counts.errors,
                 "rejected": counts.rejected,
+                "slowest_of_second_ns": counts.steps,
             })
         };
         let mirror = targets.last().map(|target| {
@@ -189,6 +216,7 @@ impl Screen {
             "writes_per_s": self.writes_per_s,
             "targets": targets.iter().map(shown).collect::<Vec<_>>(),
             "exposed_bytes_peak": mirror,
+            "host": host.to_json(),
             "compared_bytes": compared_bytes,
             "sides_equal": true,
         })

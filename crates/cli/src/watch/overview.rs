@@ -20,7 +20,7 @@ use crate::terminal::Tone;
 
 /// Columns of the tree. On a narrow terminal the last ones are left out.
 const COLUMNS: [Column; 9] = [
-    Column::left("", 15),
+    Column::left("last 10 s", 15),
     Column::left("", 14),
     Column::right("write/s", 7),
     Column::right("median", 6),
@@ -117,7 +117,8 @@ fn table(rows: &[Row], view: &View, width: usize, has_curves: bool) -> Vec<(usiz
     let (look, columns) = (view.look, columns(width));
     let mut lines = Vec::new();
     for (at, row) in rows.iter().enumerate() {
-        let mut line = draw::row(&columns, &cells(row, look));
+        let is_wide = columns.len() > COLUMNS.len();
+        let mut line = draw::row(&columns, &cells(row, look, is_wide));
         if at == view.selected {
             draw::select(&mut line, u16::try_from(width).unwrap_or(u16::MAX));
         }
@@ -129,7 +130,8 @@ fn table(rows: &[Row], view: &View, width: usize, has_curves: bool) -> Vec<(usiz
     lines
 }
 
-fn cells(row: &Row, look: Look) -> Vec<(String, Style)> {
+/// Returns the cells of a row. `is_wide` says whether there are further columns.
+fn cells(row: &Row, look: Look, is_wide: bool) -> Vec<(String, Style)> {
     let plain = Style::new();
     let name = match row.kind {
         "export" => format!("export {}", row.name),
@@ -144,7 +146,8 @@ fn cells(row: &Row, look: Look) -> Vec<(String, Style)> {
         true => (look::latency(ns), look.style(Tone::Warn)),
         false => (look::latency(ns), plain),
     };
-    let state = match row.state.is_empty() {
+    // A column of its own says what it is, if there is one.
+    let state = match row.state.is_empty() && !is_wide {
         true => (row.what.clone(), look.style(Tone::Dim)),
         false => (row.state.clone(), look.style(row.tone)),
     };

@@ -82,8 +82,8 @@ fn serve(rt: &Rt, protocol: Protocol) -> Server {
         below: Rc::new(MemoryDevice::new(rt, SIZE)),
     };
     let limits = Limits {
-        connection_threads: 0,
         data_bytes: Some(256 << 10),
+        ..Limits::default()
     };
     Server::with_limits(rt, vec![(config, Rc::new(device))], limits)
 }

@@ -27,13 +27,17 @@ pub(super) struct Buddy {
     /// The ready list: single free pages that are not in the lists of free blocks.
     ready: Vec<u32>,
     used: usize,
+    /// The maximum of `used` since [`Buddy::forget_peak`].
+    peak: usize,
 }
 
 impl Buddy {
-    /// Creates an allocator of `pages` pages in blocks of at most `block_pages_max`, a power of two
-    /// that divides `pages`.
-    pub(super) fn new(pages: usize, block_pages_max: usize) -> Buddy {
+    /// Creates an allocator for up to `pages` pages in blocks of at most `block_pages_max`, a power
+    /// of two that divides both numbers. It has the first `present` pages; others are
+    /// [added](Self::add).
+    pub(super) fn new(pages: usize, present: usize, block_pages_max: usize) -> Buddy {
         assert!(block_pages_max.is_power_of_two() && pages.is_multiple_of(block_pages_max));
+        assert!(present <= pages && present.is_multiple_of(block_pages_max));
         assert!(pages < NONE as usize, "page numbers fit 32 bits");
         let top = block_pages_max.trailing_zeros() as usize;
         let mut buddy = Buddy {
@@ -43,11 +47,30 @@ impl Buddy {
             heads: vec![NONE; top + 1],
             ready: Vec::with_capacity(READY_MAX),
             used: 0,
+            peak: 0,
         };
-        for page in (0..pages).step_by(block_pages_max).rev() {
+        for page in (0..present).step_by(block_pages_max).rev() {
             buddy.link(page, top);
         }
         buddy
+    }
+
+    /// Adds a free block of the largest size that starts at `page`. The allocator must not have had
+    /// its pages before.
+    pub(super) fn add(&mut self, page: usize) {
+        self.link(page, self.heads.len() - 1);
+    }
+
+    /// Takes the block of the largest size that starts at `page` out of the allocator, if all of it
+    /// is free; otherwise returns false.
+    pub(super) fn remove(&mut self, page: usize) -> bool {
+        self.merge_ready();
+        let top = self.heads.len() - 1;
+        let is_free = usize::from(self.free_order[page]) == top;
+        if is_free {
+            self.unlink(page, top);
+        }
+        is_free
     }
 
     /// Allocates a block of `pages` pages, a power of two; returns `None` when no free block is
@@ -67,6 +90,7 @@ impl Buddy {
             }
         };
         self.used += pages;
+        self.peak = self.peak.max(self.used);
         Some(page)
     }
 
@@ -124,6 +148,11 @@ impl Buddy {
         self.used
     }
 
+    /// Returns the highest number of allocated pages since the last call.
+    pub(super) fn forget_peak(&mut self) -> usize {
+        std::mem::replace(&mut self.peak, self.used)
+    }
+
     fn link(&mut self, page: usize, order: usize) {
         assert_eq!(self.free_order[page], NOT_FREE, "a block is freed once");
         let head = self.heads[order];
@@ -157,7 +186,7 @@ mod tests {
     #[test]
     fn blocks_never_overlap_and_everything_merges_again() {
         let (pages, top) = (1024, 256);
-        let mut buddy = Buddy::new(pages, top);
+        let mut buddy = Buddy::new(pages, pages, top);
         let mut rng = Rng::new(5);
         let mut owner = vec![false; pages];
         let mut held: Vec<(usize, usize)> = Vec::new();
@@ -187,5 +216,21 @@ mod tests {
         // allocated.
         assert!((0..pages / top).all(|_| buddy.alloc(top).is_some()));
         assert!(buddy.alloc(1).is_none());
+    }
+
+    #[test]
+    fn blocks_are_added_and_only_free_ones_are_removed() {
+        let top = 16;
+        let mut buddy = Buddy::new(3 * top, top, top);
+        assert_eq!(buddy.alloc(top), Some(0));
+        assert_eq!(buddy.alloc(1), None, "the other pages are not there yet");
+        buddy.add(2 * top);
+        assert_eq!(buddy.alloc(1), Some(2 * top));
+        assert!(!buddy.remove(2 * top), "a page of it is in use");
+        buddy.free(2 * top, 1);
+        assert_eq!(buddy.forget_peak(), top + 1);
+        assert_eq!(buddy.forget_peak(), top);
+        assert!(buddy.remove(2 * top));
+        assert_eq!(buddy.alloc(1), None);
     }
 }

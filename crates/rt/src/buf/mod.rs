@@ -13,6 +13,9 @@
 //! [`BufPool::alloc`] waits for room in the region and is meant for edge components that hold no
 //! buffers.
 //!
+//! A pool may [begin with a part](BufPool::growing) of its region and get the rest when it is used
+//! ([`crate::growth`]). Who admits requests counts on the part that is there only.
+//!
 //! This module may use `unsafe`: it owns raw memory. It must never hand out two handles that can
 //! write the same bytes, and never free memory while an operation still owns it.
 
@@ -20,18 +23,21 @@ mod areas;
 mod buddy;
 mod detached;
 mod payload;
+mod region;
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
-use crate::sync::WaitQueue;
+use crate::sync::{Event, WaitQueue};
 use areas::Areas;
 use buddy::Buddy;
 pub use detached::DetachedBuf;
 pub use payload::Payload;
+use region::Region;
+pub(crate) use region::{map_piece, unmap_piece};
 
 /// Alignment of every buffer and size of the pool's smallest block: one page, which satisfies the
 /// direct-I/O alignment of every device with 512-byte or 4-KiB sectors.
@@ -41,12 +47,33 @@ pub const ALIGNMENT: usize = 4096;
 /// heap.
 pub const BLOCK_BYTES_MAX: usize = 4 << 20;
 
+/// Part of the region that is present, in quarters, from which more of it is wanted when it is
+/// allocated.
+const WANTS_MORE_AT: usize = 3;
+
+/// A component whose bounds depend on how much of the region of a pool is there.
+pub trait Resized {
+    /// Called when `present_bytes` of the region are there, after they were more or fewer.
+    fn resized(&self, present_bytes: usize);
+}
+
 /// State that the handles to a pool share: the region, its allocator, and the amount of memory in
 /// use.
 struct PoolState {
-    /// Start of the region; dangling when there is none.
-    region: NonNull<u8>,
-    region_bytes: usize,
+    region: Region,
+    /// Whether the region has each of its pieces of [`BLOCK_BYTES_MAX`].
+    present: RefCell<Vec<bool>>,
+    /// Number of bytes of the region that are there, at the start and now.
+    initial_bytes: usize,
+    present_bytes: Cell<usize>,
+    /// Number of allocated pages from which more of the region is wanted.
+    wants_more_pages: Cell<usize>,
+    /// Whether more of the region was wanted since it last grew.
+    is_more_wanted: Cell<bool>,
+    more_wanted: Event,
+    resized: RefCell<Vec<Weak<dyn Resized>>>,
+    /// Bytes that all users of [`BufPool::deferred_share`] together may want; 0 if that is unknown.
+    deferred_bytes: Cell<usize>,
     buddy: RefCell<Buddy>,
     heap_bytes: Cell<usize>,
     /// Allocator for blocks of one size, which would otherwise come from the heap. Only a pool [for
@@ -54,17 +81,6 @@ struct PoolState {
     areas: Option<RefCell<Areas>>,
     /// Tasks that wait for room in the region, in order of arrival.
     waiting: WaitQueue,
-}
-
-impl Drop for PoolState {
-    fn drop(&mut self) {
-        if self.region_bytes > 0 {
-            // SAFETY: `BufPool::new` mapped the region with this length. Every block holds a
-            // reference to this state. The state is being dropped, so no block exists any more.
-            let result = unsafe { libc::munmap(self.region.as_ptr().cast(), self.region_bytes) };
-            assert_eq!(result, 0, "unmapping the buffer region failed");
-        }
-    }
 }
 
 /// A pool of aligned buffers. A clone is another handle to the same pool.
@@ -104,7 +120,7 @@ impl Drop for Block {
                 areas.borrow_mut().give_back(self.start);
             }
             Home::Region => {
-                let offset = self.start.as_ptr() as usize - pool.region.as_ptr() as usize;
+                let offset = self.start.as_ptr() as usize - pool.region.address();
                 let mut buddy = pool.buddy.borrow_mut();
                 buddy.free(offset / ALIGNMENT, self.capacity / ALIGNMENT);
             }
@@ -123,52 +139,58 @@ impl BufPool {
     /// # Errors
     /// If the kernel refuses the memory.
     pub fn new(bytes: usize) -> io::Result<BufPool> {
+        BufPool::growing(bytes, bytes)
+    }
+
+    /// Creates a pool over a region of `bytes`, of which `bytes_at_start` are there from the start.
+    /// Both are rounded up to a multiple of [`BLOCK_BYTES_MAX`]. The rest takes only addresses,
+    /// until [`crate::growth`] gives it memory.
+    ///
+    /// # Errors
+    /// If the kernel refuses the memory.
+    pub fn growing(bytes: usize, bytes_at_start: usize) -> io::Result<BufPool> {
         let bytes = bytes.next_multiple_of(BLOCK_BYTES_MAX);
-        if bytes == 0 {
-            return Ok(BufPool::unregistered());
-        }
-        // SAFETY: a fresh private mapping at no requested address; the result is checked.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let region = NonNull::new(start.cast::<u8>()).expect("a mapping is not at address zero");
-        Ok(BufPool::over(region, bytes, None))
+        let at_start = bytes_at_start.min(bytes).next_multiple_of(BLOCK_BYTES_MAX);
+        Ok(BufPool::over(Region::new(bytes, at_start)?, at_start, None))
     }
 
     /// Creates a pool without a region: every buffer comes from the heap.
     pub fn unregistered() -> BufPool {
-        BufPool::over(NonNull::dangling(), 0, None)
+        BufPool::over(Region::none(), 0, None)
     }
 
     /// Creates a pool for long-lived content. Buffers whose length, rounded up to whole pages, is
     /// `bytes` come from memory that the kernel can back with huge pages; all other buffers come
     /// from the heap. `bytes` must be a power of two from 4 KiB to 2 MiB.
     pub fn for_content(bytes: usize) -> BufPool {
-        BufPool::over(NonNull::dangling(), 0, Some(Areas::new(bytes)))
+        BufPool::over(Region::none(), 0, Some(Areas::new(bytes)))
     }
 
-    fn over(region: NonNull<u8>, region_bytes: usize, areas: Option<Areas>) -> BufPool {
-        BufPool(Rc::new(PoolState {
+    fn over(region: Region, present_bytes: usize, areas: Option<Areas>) -> BufPool {
+        let region_bytes = region.bytes();
+        let pieces = region_bytes / BLOCK_BYTES_MAX;
+        let present = (0..pieces).map(|piece| piece * BLOCK_BYTES_MAX < present_bytes);
+        let pool = BufPool(Rc::new(PoolState {
             region,
-            region_bytes,
+            present: RefCell::new(present.collect()),
+            initial_bytes: present_bytes,
+            present_bytes: Cell::new(present_bytes),
+            wants_more_pages: Cell::new(usize::MAX),
+            is_more_wanted: Cell::new(false),
+            more_wanted: Event::new(),
+            resized: RefCell::default(),
+            deferred_bytes: Cell::new(0),
             buddy: RefCell::new(Buddy::new(
                 region_bytes / ALIGNMENT,
+                present_bytes / ALIGNMENT,
                 BLOCK_BYTES_MAX / ALIGNMENT,
             )),
             heap_bytes: Cell::new(0),
             areas: areas.map(RefCell::new),
             waiting: WaitQueue::new(),
-        }))
+        }));
+        pool.note_size();
+        pool
     }
 
     /// Allocates a buffer of `len` bytes from the region, and waits until there is room. Calls are
@@ -177,7 +199,7 @@ impl BufPool {
     /// without waiting. Only components at the edge of the process, such as exports, are allowed to
     /// call this, because they hold no buffers while they wait.
     pub async fn alloc(&self, len: usize) -> BufMut {
-        if self.0.region_bytes == 0 || block_bytes(len) > BLOCK_BYTES_MAX {
+        if self.region_bytes() == 0 || block_bytes(len) > BLOCK_BYTES_MAX {
             return self.alloc_now(len);
         }
         self.0.waiting.in_turn(|| self.try_alloc(len)).await
@@ -189,9 +211,15 @@ impl BufPool {
         if capacity > BLOCK_BYTES_MAX {
             return None;
         }
-        let page = self.0.buddy.borrow_mut().alloc(capacity / ALIGNMENT)?;
-        // SAFETY: the allocator returns a page inside the region.
-        let start = unsafe { self.0.region.add(page * ALIGNMENT) };
+        let page = {
+            let mut buddy = self.0.buddy.borrow_mut();
+            let page = buddy.alloc(capacity / ALIGNMENT);
+            if page.is_none() || buddy.used() >= self.0.wants_more_pages.get() {
+                self.want_more();
+            }
+            page?
+        };
+        let start = self.0.region.at(page * ALIGNMENT);
         let block = Block {
             start,
             capacity,
@@ -234,18 +262,140 @@ impl BufPool {
         self.0.heap_bytes.get()
     }
 
-    /// Returns the size of the region in bytes.
+    /// Returns the maximum size of the region in bytes.
     pub fn region_bytes(&self) -> usize {
-        self.0.region_bytes
+        self.0.region.bytes()
     }
 
-    /// Returns the address and length of the region for its registration with the kernel; `None`
-    /// when the pool has no region.
-    pub(crate) fn region_iovec(&self) -> Option<libc::iovec> {
-        (self.0.region_bytes > 0).then(|| libc::iovec {
-            iov_base: self.0.region.as_ptr().cast(),
-            iov_len: self.0.region_bytes,
-        })
+    /// Returns the number of bytes of the region that are there.
+    pub fn present_bytes(&self) -> usize {
+        self.0.present_bytes.get()
+    }
+
+    /// Returns the address of the region in memory and whether each of its pieces of
+    /// [`BLOCK_BYTES_MAX`] is there, for their registration with the kernel.
+    pub(crate) fn pieces(&self) -> (usize, Vec<bool>) {
+        (self.0.region.address(), self.0.present.borrow().clone())
+    }
+
+    /// Says that more of the region is needed soon, if there is more of it.
+    pub fn want_more(&self) {
+        let pool = &self.0;
+        let can_grow = pool.present_bytes.get() < self.region_bytes();
+        if can_grow && !pool.is_more_wanted.replace(true) {
+            pool.more_wanted.notify();
+        }
+    }
+
+    /// Has a component called whenever the region has grown or shrunk, as long as it exists.
+    pub fn when_resized(&self, component: Weak<dyn Resized>) {
+        self.0.resized.borrow_mut().push(component);
+    }
+
+    /// Says how many bytes of buffers may be kept after their requests were answered, by all
+    /// components together.
+    pub fn set_deferred_bytes(&self, bytes: usize) {
+        self.0.deferred_bytes.set(bytes);
+    }
+
+    /// Returns how many of the `wanted` bytes of buffers a component may keep now, after their
+    /// requests were answered. A region that is not all there has room for a part of them only:
+    /// for all components together at most a third of it.
+    pub fn deferred_share(&self, wanted: u64) -> u64 {
+        let pool = &self.0;
+        let (present, all) = (pool.present_bytes.get(), pool.deferred_bytes.get() as u64);
+        let third = present as u64 / 3;
+        if present >= self.region_bytes() || all <= third {
+            return wanted;
+        }
+        (u128::from(wanted) * u128::from(third) / u128::from(all)) as u64
+    }
+
+    /// Waits until more of the region is wanted.
+    pub(crate) async fn more_wanted(&self) {
+        let pool = &self.0;
+        pool.more_wanted.until(|| pool.is_more_wanted.get()).await;
+    }
+
+    /// Returns the pieces by which the region grows next, as many as it has. Until they are
+    /// [added](Self::add_piece), a further want counts.
+    pub(crate) fn next_pieces(&self) -> Vec<usize> {
+        let pool = &self.0;
+        pool.is_more_wanted.set(false);
+        let room_bytes = self.region_bytes() - pool.present_bytes.get();
+        let count = pool.present_bytes.get().min(room_bytes) / BLOCK_BYTES_MAX;
+        let present = pool.present.borrow();
+        let absent = (0..present.len()).filter(|&piece| !present[piece]);
+        absent.take(count).collect()
+    }
+
+    /// Returns the addresses of a piece of the region.
+    pub(crate) fn piece_address(&self, piece: usize) -> usize {
+        self.0.region.address() + piece * BLOCK_BYTES_MAX
+    }
+
+    /// Adds a piece that has [got memory](map_piece) to the region.
+    pub(crate) fn add_piece(&self, piece: usize) {
+        let was_present = std::mem::replace(&mut self.0.present.borrow_mut()[piece], true);
+        assert!(!was_present, "a piece is added once");
+        let page = piece * (BLOCK_BYTES_MAX / ALIGNMENT);
+        self.0.buddy.borrow_mut().add(page);
+        let present_bytes = self.present_bytes() + BLOCK_BYTES_MAX;
+        self.0.present_bytes.set(present_bytes);
+        self.was_resized();
+        self.0.waiting.wake_first();
+    }
+
+    /// Takes those pieces out of the region that were not there from the start and that no buffer
+    /// uses, if at most half of what was there at the start was in use since the last call. The
+    /// caller must [unmap](unmap_piece) them, and may then add them again.
+    pub(crate) fn take_idle_pieces(&self) -> Vec<usize> {
+        let pool = &self.0;
+        let initial = pool.initial_bytes / BLOCK_BYTES_MAX;
+        let mut buddy = pool.buddy.borrow_mut();
+        if buddy.forget_peak() * ALIGNMENT > pool.initial_bytes / 2 {
+            return Vec::new();
+        }
+        let mut present = pool.present.borrow_mut();
+        let mut taken = Vec::new();
+        for piece in initial..present.len() {
+            if present[piece] && buddy.remove(piece * (BLOCK_BYTES_MAX / ALIGNMENT)) {
+                present[piece] = false;
+                taken.push(piece);
+            }
+        }
+        drop((buddy, present));
+        if !taken.is_empty() {
+            let left_bytes = self.present_bytes() - taken.len() * BLOCK_BYTES_MAX;
+            pool.present_bytes.set(left_bytes);
+            self.was_resized();
+        }
+        taken
+    }
+
+    /// Returns whether the region has more than at the start.
+    pub(crate) fn has_grown(&self) -> bool {
+        self.present_bytes() > self.0.initial_bytes
+    }
+
+    fn was_resized(&self) {
+        self.note_size();
+        let mut components = self.0.resized.borrow_mut();
+        components.retain(|component| component.strong_count() > 0);
+        let components = components.clone();
+        for component in components.iter().filter_map(Weak::upgrade) {
+            component.resized(self.present_bytes());
+        }
+    }
+
+    /// Computes the use from which more of the region is wanted.
+    fn note_size(&self) {
+        let (present, max) = (self.present_bytes(), self.region_bytes());
+        let pages = match present < max {
+            true => present / ALIGNMENT / 4 * WANTS_MORE_AT,
+            false => usize::MAX,
+        };
+        self.0.wants_more_pages.set(pages);
     }
 
     /// Returns the number of bytes of memory that `len` bytes of data occupy when they are split

@@ -96,6 +96,10 @@ pub(crate) trait Driver {
     /// if the driver has such a table and the table has room.
     fn register(&self, fd: RawFd) -> Option<u32>;
 
+    /// Registers a piece of the pool's region with the kernel, or ends its registration, if the
+    /// driver registers memory. No operation on the piece is in flight.
+    fn register_piece(&self, piece: usize, is_there: bool);
+
     /// Removes `fd` from the driver before it is closed. The caller makes sure that no operation on
     /// `fd` is in flight. `fixed` is the index that [`register`](Self::register) returned.
     fn forget(&self, fd: RawFd, fixed: Option<u32>);

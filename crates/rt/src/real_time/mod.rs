@@ -50,7 +50,7 @@ pub use signal::{Signals, fail_writes_instead_of_ending};
 pub(crate) use socket::{Socket, SocketListener};
 use spin::{Spin, Watched};
 pub use sys::{MemoryLock, keep_memory_resident, set_nonblocking};
-pub(crate) use sys::{begin_thread, boot_id, random_bytes, unix_seconds};
+pub(crate) use sys::{begin_thread, block_signals, boot_id, random_bytes, unix_seconds};
 pub use watch::Watch;
 
 /// Maximum number of operations in flight. Further operations wait for a slot, so the completion
@@ -62,6 +62,9 @@ const IN_FLIGHT_MAX: usize = 8192;
 pub struct UringOptions {
     /// Size of the region that buffers are allocated from and that is registered with the ring.
     pub pool_bytes: usize,
+    /// Part of the region that has memory from the start. The rest gets it only from
+    /// [`Growth`](crate::growth::Growth).
+    pub pool_bytes_at_start: usize,
     /// The seed of the random numbers.
     pub seed: u64,
     /// Registers buffers and files with the ring, which was measured to save a fifth of the CPU
@@ -88,6 +91,7 @@ impl Default for UringOptions {
     fn default() -> Self {
         UringOptions {
             pool_bytes: 64 << 20,
+            pool_bytes_at_start: usize::MAX,
             seed: 0,
             register: true,
             driver: DriverChoice::Auto,
@@ -139,8 +143,10 @@ impl RealTime {
             moved_bytes: Cell::new(0),
             // The driver that was chosen replaces the requested one, so runtimes that are created
             // from these options later use the same driver as this runtime.
+            // Nothing makes their pools grow.
             options: UringOptions {
                 driver: driven.kind.into(),
+                pool_bytes_at_start: usize::MAX,
                 ..options.clone()
             },
             driven,
@@ -168,6 +174,12 @@ impl RealTime {
 
     fn driver(&self) -> &dyn Driver {
         &*self.driver
+    }
+
+    /// Registers a piece of the pool's region with the kernel, or ends its registration. A piece
+    /// that the kernel does not take can be used without.
+    pub(crate) fn register_piece(&self, piece: usize, is_there: bool) {
+        self.driver.register_piece(piece, is_there);
     }
 
     /// Submits queued operations to the kernel and handles completions. When `idle`, waits for a

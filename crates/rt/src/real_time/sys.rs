@@ -84,18 +84,24 @@ pub(super) fn close(fd: i32) {
 /// `PR_SET_IO_FLUSHER` of the kernel's `linux/prctl.h`.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// Prepares a thread other than the main thread. Blocks the signals of the thread, since the main
-/// thread handles them. Marks the thread as part of the I/O path (`PR_SET_IO_FLUSHER` applies to a
-/// single thread).
-pub(crate) fn begin_thread() {
+/// Blocks the signals of a thread other than the main thread, which handles them.
+pub(crate) fn block_signals() {
     // SAFETY: the set is initialised by `sigfillset` before it is read; both calls use their
-    // pointer to the set only until they return. This option of `prctl` takes four integers and no
-    // pointers.
+    // pointer to the set only until they return.
     unsafe {
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigfillset(&mut set);
         // The only possible error is an invalid first argument.
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+    }
+}
+
+/// Prepares a thread other than the main thread. Blocks the signals of the thread, and marks the
+/// thread as part of the I/O path (`PR_SET_IO_FLUSHER` applies to a single thread).
+pub(crate) fn begin_thread() {
+    block_signals();
+    // SAFETY: this option of `prctl` takes four integers and no pointers.
+    unsafe {
         // An error is ignored here. Either all threads have the needed capability or none of them
         // has it, and `keep_memory_resident` reports that it is missing.
         libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);

@@ -301,7 +301,8 @@ impl Shared {
         let has_room = || {
             let (exposed, age_ns) = (self.exposure.bytes(), self.exposure_age_ns());
             let rules = self.rules();
-            let may = rules.may_acknowledge_early(exposed, age_ns, len);
+            let may = rules.may_acknowledge_early(exposed, age_ns, len)
+                && self.has_memory(&rules, exposed, len);
             self.exposure.set_bounded(!may);
             self.membership.is_marked() && may && self.is_within_pace(&rules, exposed, len)
         };
@@ -320,6 +321,19 @@ impl Shared {
         // again.
         let fewer = self.membership.changed.until(on_all);
         select(pin!(room), select(pin!(stored), pin!(fewer))).await;
+    }
+
+    /// Returns true when the buffer pool has memory for the content of an exposure of
+    /// `exposed_bytes` and a write of `len` bytes. Requests more memory for the pool early enough
+    /// that writes do not have to wait for it.
+    fn has_memory(&self, rules: &HeteroRules, exposed_bytes: u64, len: u64) -> bool {
+        let (pool, wanted) = (self.rt.pool(), rules.exposure_bytes_max);
+        let share = pool.deferred_share(wanted);
+        let after = exposed_bytes + len;
+        if share < wanted && after > share / 2 {
+            pool.want_more();
+        }
+        after <= share || exposed_bytes == 0
     }
 
     /// Returns true when [the pace](bimetal_policy::exposure) allows a write of `len` bytes to be

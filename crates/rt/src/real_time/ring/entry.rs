@@ -46,8 +46,8 @@ impl Ring {
     fn entry_of(&self, file: types::Fd, request: &Request) -> squeue::Entry {
         match *request {
             Request::Read { start, len, offset } => {
-                if self.has_registered(start, len as usize) {
-                    let read = opcode::ReadFixed::new(file, start, len, 0);
+                if let Some(buffer) = self.registered(start, len as usize) {
+                    let read = opcode::ReadFixed::new(file, start, len, buffer);
                     return read.offset(offset).build();
                 }
                 opcode::Read::new(file, start, len).offset(offset).build()
@@ -99,8 +99,8 @@ impl Ring {
             // SAFETY: the slot owns the vectors, and `count` says that there is one.
             let vector = unsafe { *vectors };
             let start = vector.iov_base.cast_const().cast::<u8>();
-            if self.has_registered(start, vector.iov_len) {
-                return opcode::WriteFixed::new(file, start, vector.iov_len as u32, 0)
+            if let Some(buffer) = self.registered(start, vector.iov_len) {
+                return opcode::WriteFixed::new(file, start, vector.iov_len as u32, buffer)
                     .offset(offset)
                     .rw_flags(flags)
                     .build();

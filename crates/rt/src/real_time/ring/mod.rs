@@ -8,7 +8,6 @@ mod entry;
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::ops::Range;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use io_uring::{IoUring, Probe, opcode, squeue, types};
 
 use super::driver::{Completion, Descriptor, Driver, Request};
 use super::{IN_FLIGHT_MAX, UringOptions};
-use crate::buf::BufPool;
+use crate::buf::{BLOCK_BYTES_MAX, BufPool};
 
 /// Number of entries of the submission queue. If a turn starts more operations than this, the ring
 /// is entered more than once in the turn.
@@ -35,10 +34,12 @@ const CANCEL: u64 = u64::MAX;
 /// The ring.
 pub(super) struct Ring {
     ring: RefCell<IoUring>,
-    /// Address range of the region that is registered with the kernel. Buffers of other pools and
-    /// of the heap are outside of the range. An operation that used such a buffer as a registered
-    /// buffer would fail (`EFAULT`).
-    registered: Range<usize>,
+    /// Address of the region of the pool, and for each of its pieces whether it is registered with
+    /// the kernel, as a buffer whose index is the number of the piece. No buffer of the pool lies
+    /// in two pieces. Buffers of other pools and of the heap are outside. An operation that used
+    /// such a buffer as a registered buffer would fail (`EFAULT`).
+    region: usize,
+    registered: RefCell<Vec<bool>>,
     /// Free indexes of the table of registered files; empty when there is no table.
     free_places: RefCell<Vec<u32>>,
     /// True when entries were pushed since the ring was last entered.
@@ -61,7 +62,8 @@ impl Ring {
         must_work(&mut ring)?;
         let mut ring = Ring {
             ring: RefCell::new(ring),
-            registered: 0..0,
+            region: pool.pieces().0,
+            registered: RefCell::default(),
             free_places: RefCell::default(),
             pushed: Cell::new(false),
         };
@@ -78,17 +80,34 @@ impl Ring {
     fn register_all(&mut self, pool: &BufPool) -> io::Result<Option<io::Error>> {
         let mut refused = None;
         let ring = self.ring.borrow();
-        if let Some(region) = pool.region_iovec() {
-            // SAFETY: the region outlives the ring's use of it: the runtime waits for every
-            // operation when it ends, and the pool unmaps the region only after its last handle has
-            // been dropped.
-            let result = unsafe { ring.submitter().register_buffers(&[region]) };
-            match accept_limits(result)? {
-                None => {
-                    let start = region.iov_base as usize;
-                    self.registered = start..start + region.iov_len;
+        let (_, present) = pool.pieces();
+        if !present.is_empty() {
+            let there: Vec<libc::iovec> = (0..present.len())
+                .filter(|&piece| present[piece])
+                .map(|piece| self.piece(piece))
+                .collect();
+            match ring
+                .submitter()
+                .register_buffers_sparse(present.len() as u32)
+            {
+                Ok(()) => {
+                    self.registered.replace(vec![false; present.len()]);
+                    let pieces = (0..present.len()).filter(|&piece| present[piece]);
+                    let results = pieces.map(|piece| accept_limits(self.update(piece, true)));
+                    for limit in results.collect::<io::Result<Vec<_>>>()? {
+                        refused = refused.or(limit);
+                    }
                 }
-                limit => refused = limit,
+                // The kernel is older than 5.19. It registers what is there from the start.
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                    // SAFETY: as in `update`.
+                    let result = unsafe { ring.submitter().register_buffers(&there) };
+                    match accept_limits(result)? {
+                        None => *self.registered.borrow_mut() = present,
+                        limit => refused = limit,
+                    }
+                }
+                Err(e) => refused = accept_limits(Err(e))?,
             }
         }
         match accept_limits(ring.submitter().register_files_sparse(FIXED_FILES))? {
@@ -101,11 +120,46 @@ impl Ring {
         Ok(refused.filter(|limit| limit.raw_os_error() != Some(libc::EINVAL)))
     }
 
-    /// Returns true when all `len` bytes at `start` lie in the region that is registered with this
-    /// ring.
-    fn has_registered(&self, start: *const u8, len: usize) -> bool {
-        let start = start as usize;
-        self.registered.start <= start && start + len <= self.registered.end
+    /// Returns a piece of the region, for the kernel.
+    fn piece(&self, piece: usize) -> libc::iovec {
+        libc::iovec {
+            iov_base: (self.region + piece * BLOCK_BYTES_MAX) as *mut libc::c_void,
+            iov_len: BLOCK_BYTES_MAX,
+        }
+    }
+
+    /// Registers a piece in the table of buffers, or removes it.
+    fn update(&self, piece: usize, is_there: bool) -> io::Result<()> {
+        let nothing = libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        };
+        let buffer = match is_there {
+            true => self.piece(piece),
+            false => nothing,
+        };
+        let ring = self.ring.borrow();
+        // SAFETY: the region outlives the ring's use of it: the runtime waits for every operation
+        // when it ends, and the pool unmaps the region only after its last handle has been dropped.
+        // A piece that is there has its memory until it is removed from the table.
+        let result = unsafe {
+            ring.submitter()
+                .register_buffers_update(piece as u32, &[buffer], None)
+        };
+        self.registered.borrow_mut()[piece] = is_there && result.is_ok();
+        result
+    }
+
+    /// Returns the index of the registered buffer in which all `len` bytes at `start` lie; `None`
+    /// if there is none.
+    fn registered(&self, start: *const u8, len: usize) -> Option<u16> {
+        let offset = (start as usize).checked_sub(self.region)?;
+        let piece = offset / BLOCK_BYTES_MAX;
+        let is_registered = self.registered.borrow().get(piece).copied()?;
+        let is_within = offset % BLOCK_BYTES_MAX + len <= BLOCK_BYTES_MAX;
+        u16::try_from(piece)
+            .ok()
+            .filter(|_| is_registered && is_within)
     }
 
     fn push(&self, entry: &squeue::Entry) {
@@ -211,6 +265,16 @@ impl Driver for Ring {
                 None
             }
         }
+    }
+
+    fn register_piece(&self, piece: usize, is_there: bool) {
+        if piece >= self.registered.borrow().len() {
+            // Nothing is registered, because the options or a limit forbid it.
+            return;
+        }
+        // A kernel that is short of memory, or whose table is fixed, refuses the piece. Then the
+        // operations in it name their memory by address, as those on the heap do.
+        let _ = self.update(piece, is_there);
     }
 
     fn forget(&self, _fd: RawFd, fixed: Option<u32>) {

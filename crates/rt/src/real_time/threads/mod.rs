@@ -279,6 +279,8 @@ impl Driver for Threads {
         None
     }
 
+    fn register_piece(&self, _piece: usize, _is_there: bool) {}
+
     fn forget(&self, fd: RawFd, _fixed: Option<u32>) {
         let Some(waiting) = self.files.borrow_mut().remove(&fd) else {
             return;
