@@ -9,7 +9,9 @@ use std::fmt::Write;
 
 pub mod bars;
 pub mod heat;
+pub mod rows;
 mod scale;
+pub mod spikes;
 
 pub use scale::short;
 use scale::{Scale, spread};
