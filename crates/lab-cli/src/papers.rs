@@ -232,6 +232,8 @@ fn write_report(
     let json = serde_json::to_string_pretty(&report)?;
     folder.write("report.json", &(json.clone() + "\n"))?;
     folder.write("report.html", &html(&report))?;
+    let values = serde_json::to_string_pretty(&report.values())?;
+    folder.write("values.json", &(values + "\n"))?;
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{json}")?;

@@ -29,7 +29,7 @@ pub use cell::{Cell, CellError, Raw};
 pub use folder::{Folder, FolderError, Made, Missing, PlanFile, Runs};
 pub use item::{Item, Kind, Source};
 pub use page::html;
-pub use report::{ItemReport, Report, report};
+pub use report::{ItemReport, Report, Values, report};
 pub use scope::{Scale, Scope};
 pub use traces::{Traces, TracesError};
 pub use verdict::{FACTOR, Verdict};

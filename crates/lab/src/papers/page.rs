@@ -176,8 +176,8 @@ fn item(out: &mut String, of: &ItemReport) {
     put(
         out,
         format_args!(
-            "<section class=\"item\" id=\"item-{0}\"><h3>{0} {1}</h3>\n<p class=\"verdict\">{2} \
-             {3}</p>\n<p>{kind}: {4}; the paper shows {5}.",
+            "<section class=\"item\" id=\"item-{0}\"><div class=\"words\"><h3>{0} {1}</h3>\n<p \
+             class=\"verdict\">{2} {3}</p>\n<p>{kind}: {4}; the paper shows {5}.",
             of.id,
             escaped(&of.title),
             badge(of.verdict),
@@ -193,27 +193,27 @@ fn item(out: &mut String, of: &ItemReport) {
     }
     out.push_str("</p>\n");
     claims(out, &of.claims);
+    other_readings(out, &of.claims);
+    if !of.command.is_empty() {
+        let is_own = of.experiment.starts_with("bimetal-lab papers");
+        let experiment = if is_own { "" } else { &of.experiment };
+        let separator = if is_own { "" } else { "\n" };
+        put(
+            out,
+            format_args!(
+                "<pre>{}{separator}{}</pre>\n",
+                escaped(&of.command),
+                escaped(experiment)
+            ),
+        );
+    }
+    out.push_str("</div>\n");
     if !of.drawings.is_empty() {
         out.push_str("<div class=\"plots\">");
         for of in &of.drawings {
             drawing(out, of);
         }
         out.push_str("</div>\n");
-    }
-    other_readings(out, &of.claims);
-    if !of.command.is_empty() {
-        let experiment = match of.experiment == of.command || of.experiment.contains("papers") {
-            true => String::new(),
-            false => format!("\n{}", of.experiment),
-        };
-        put(
-            out,
-            format_args!(
-                "<pre>{}{}</pre>\n",
-                escaped(&of.command),
-                escaped(&experiment)
-            ),
-        );
     }
     out.push_str("</section>\n");
 }

@@ -260,13 +260,33 @@ fn reason(claims: &[ClaimReport]) -> String {
         );
     }
     format!(
-        "Of {} printed values, {} are within a factor of 1.25, {} have the same sign only and {} \
-         have neither. The first of the worst is {pair}.",
+        "Of {} printed values: {} within a factor of 1.25, {} with the same sign only, {} with \
+         neither. The first of the worst is {pair}.",
         decided.len(),
         of(Verdict::Reproduced),
         of(Verdict::SignOnly),
         of(Verdict::NotReproduced)
     )
+}
+
+/// Our values of each seed, by item, reading and quantity.
+pub type Values = BTreeMap<String, BTreeMap<String, BTreeMap<String, Vec<f64>>>>;
+
+impl Report {
+    /// Returns our values only, which depend on nothing but the code, the scale and the seeds.
+    pub fn values(&self) -> Values {
+        let mut all = Values::new();
+        for item in &self.items {
+            for claim in &item.claims {
+                for ours in &claim.ours {
+                    let of_item = all.entry(item.id.clone()).or_default();
+                    let of_reading = of_item.entry(ours.reading.clone()).or_default();
+                    of_reading.insert(claim.what.clone(), ours.values.clone());
+                }
+            }
+        }
+        all
+    }
 }
 
 #[cfg(test)]
