@@ -11,7 +11,7 @@ use bimetal_console::progress::progress_bar;
 use bimetal_console::table::{Align, Table};
 use bimetal_lab::papers::{
     Cell, Folder, Item, Made, PAPERS, PlanFile, Report, Scale, Scope, Traces, Verdict, cells, html,
-    plan, report, selected,
+    markdown, plan, report, selected,
 };
 use bimetal_sim::experiment::parallel::{all_cores, run_all};
 
@@ -232,6 +232,7 @@ fn write_report(
     let json = serde_json::to_string_pretty(&report)?;
     folder.write("report.json", &(json.clone() + "\n"))?;
     folder.write("report.html", &html(&report))?;
+    folder.write("items.md", &markdown(&report))?;
     let values = serde_json::to_string_pretty(&report.values())?;
     folder.write("values.json", &(values + "\n"))?;
     let mut out = std::io::stdout().lock();

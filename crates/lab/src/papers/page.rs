@@ -7,7 +7,7 @@
 use std::fmt::Write;
 
 use super::item::{Drawing, Kind};
-use super::report::{ClaimReport, ItemReport, Report};
+use super::report::{ClaimReport, Compared, ItemReport, Report};
 use super::verdict::{FACTOR, Verdict};
 use super::{PAPERS, Paper};
 use crate::plot::bars::{Bar, Bars};
@@ -227,6 +227,18 @@ fn with_article(form: &str) -> String {
     }
 }
 
+/// Formats our value with its interval on a line of its own.
+fn value(ours: &Compared) -> String {
+    match ours.interval.is_empty() {
+        true => escaped(&ours.shown),
+        false => format!(
+            "{} <small>{}</small>",
+            escaped(&ours.shown),
+            escaped(&ours.interval)
+        ),
+    }
+}
+
 /// Writes the printed values beside ours under the reading that decides.
 fn claims(out: &mut String, claims: &[ClaimReport]) {
     if claims.is_empty() {
@@ -243,7 +255,7 @@ fn claims(out: &mut String, claims: &[ClaimReport]) {
     );
     for claim in claims {
         let (ours, badge) = match claim.ours.first() {
-            Some(ours) => (escaped(&ours.shown), badge(ours.verdict)),
+            Some(ours) => (value(ours), badge(ours.verdict)),
             None => ("-".to_owned(), String::new()),
         };
         put(
@@ -285,7 +297,7 @@ fn other_readings(out: &mut String, claims: &[ClaimReport]) {
                     "<tr><th>{}</th><td>{}</td><td>{}</td><td class=\"word\">{}</td></tr>",
                     escaped(&claim.what),
                     escaped(&claim.shown),
-                    escaped(&ours.shown),
+                    value(ours),
                     badge(ours.verdict)
                 ),
             );

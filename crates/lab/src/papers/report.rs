@@ -23,8 +23,10 @@ pub struct Compared {
     pub ours: Option<Measured>,
     /// Verdict.
     pub verdict: Verdict,
-    /// Mean and interval in words.
+    /// Mean in words.
     pub shown: String,
+    /// Interval in words; empty if it is unknown or has no length.
+    pub interval: String,
 }
 
 /// A value that the paper prints, beside ours.
@@ -193,23 +195,21 @@ fn claims(item: &Item, readings: &[Reading]) -> Vec<ClaimReport> {
 
 fn compared(claim: &Claim, reading: &Reading) -> Compared {
     let values = reading.values.get(claim.key).cloned().unwrap_or_default();
-    let ours = Measured::of(&values, reading.is_exact);
+    let ours = measured(claim.unit, &values, reading.is_exact);
     let verdict = match &ours {
         Some(ours) => judge(claim.printed, claim.unit.neutral(), ours),
         None => Verdict::NotReproduced,
     };
     let shown = match &ours {
         None => "no value".to_owned(),
-        Some(ours) => {
-            let value = claim.unit.show(ours.value);
-            match ours.interval {
-                Some((low, high)) if low < high => {
-                    let (low, high) = (claim.unit.show(low), claim.unit.show(high));
-                    format!("{value} ({low} to {high})")
-                }
-                _ => value,
-            }
+        Some(ours) => claim.unit.show(ours.value),
+    };
+    let interval = match ours.as_ref().and_then(|of| of.interval) {
+        Some((low, high)) if low < high => {
+            let (low, high) = (claim.unit.show(low), claim.unit.show(high));
+            format!("{low} to {high}")
         }
+        _ => String::new(),
     };
     Compared {
         reading: reading.name.clone(),
@@ -217,7 +217,23 @@ fn compared(claim: &Claim, reading: &Reading) -> Compared {
         ours,
         verdict,
         shown,
+        interval,
     }
+}
+
+/// Computes the mean and the interval of the values. For ratios, both are those of the logarithms,
+/// since a ratio of 2 and one of 1/2 are equally far from 1.
+fn measured(unit: Unit, values: &[f64], is_exact: bool) -> Option<Measured> {
+    if unit != Unit::Times || values.iter().any(|value| *value <= 0.0) {
+        return Measured::of(values, is_exact);
+    }
+    let logs: Vec<f64> = values.iter().map(|value| value.ln()).collect();
+    let of = Measured::of(&logs, is_exact)?;
+    let ends = |(low, high): (f64, f64)| (low.exp(), high.exp());
+    Some(Measured {
+        value: of.value.exp(),
+        interval: of.interval.map(ends),
+    })
 }
 
 /// Returns the reason of a verdict: how many of the values have which verdict, and the first value
@@ -320,8 +336,8 @@ mod tests {
         reading
     }
 
-    /// A gain of +50 % where +20 % is printed has its sign only, and a peak of 110 is within 1.25 of
-    /// 100. The second reading, which would reproduce both, does not decide.
+    /// A gain of +50 % where +20 % is printed has its sign only, and a peak of 110 is within 1.25
+    /// of 100. The second reading, which would reproduce both, does not decide.
     #[test]
     fn the_first_reading_decides_and_the_reason_names_the_worst() {
         let readings = [reading(0.5, 110.0), reading(0.2, 100.0)];
@@ -330,14 +346,25 @@ mod tests {
         assert_eq!(verdicts, [Verdict::SignOnly, Verdict::Reproduced]);
         assert_eq!(of[0].ours[1].verdict, Verdict::Reproduced);
         let why = reason(&of);
-        assert!(
-            why.starts_with("Of 2 printed values, 1 are within"),
-            "{why}"
-        );
+        assert!(why.starts_with("Of 2 printed values: 1 within"), "{why}");
         assert!(
             why.contains("gain: +50.0 % here, +20.0 % in the paper"),
             "{why}"
         );
+    }
+
+    /// The geometric mean of 1 and 4 is 2. Their logarithms are 0 and 1.386, with a deviation of
+    /// 0.980. The interval of the mean of 0.693 is 12.706 x 0.980 / 1.414 = 8.808 on either side:
+    /// -8.115 to 9.501.
+    #[test]
+    fn the_mean_of_ratios_is_that_of_their_logarithms() {
+        let of = measured(Unit::Times, &[1.0, 4.0], false).unwrap();
+        let (low, high) = of.interval.unwrap();
+        assert!((of.value - 2.0).abs() < 1e-12);
+        assert!((low.ln() + 8.115).abs() < 1e-2, "{low}");
+        assert!((high.ln() - 9.501).abs() < 1e-2, "{high}");
+        let plain = measured(Unit::Change, &[1.0, 4.0], true).unwrap();
+        assert_eq!(plain.value, 2.5);
     }
 
     #[test]

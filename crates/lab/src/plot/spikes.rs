@@ -1,4 +1,5 @@
-//! Vertical lines above and below a horizontal line, one for each event, in the order of the events.
+//! Vertical lines above and below a horizontal line, one for each event, in the order of the
+//! events.
 
 use super::scale::Scale;
 use super::{LEFT, WIDTH, begin, escaped, grid, put};
