@@ -90,6 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let extent = Extent {
         schemes: Scheme::ALL.to_vec(),
         areas,
+        first_seed: 1,
         seeds: args.experiment.seeds,
     };
     let comparison = compare(&setting, &extent, progress);

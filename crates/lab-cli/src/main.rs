@@ -12,6 +12,7 @@ mod index;
 mod mirror;
 mod options;
 mod output;
+mod papers;
 mod sustain;
 mod tester;
 mod trace;
@@ -26,6 +27,7 @@ First steps:
   bimetal-lab run contrib/lab/quick.toml       which scheduler and file system, in a minute
   bimetal-lab cache --trace FILE --html FILE   which replacement policy suits a trace
   bimetal-lab mirror --seconds 60              a mirror compared with the paper's
+  bimetal-lab papers --source 1                the figures of a paper, run again
   bimetal-lab tester swarm --seeds 0..100      faults that bimetal must withstand
 
 The server is another program: bimetal --help";
@@ -57,6 +59,8 @@ enum Verb {
     Sustain(sustain::Args),
     /// Run the experiment of the CHC-Tree paper on an ordered index, in virtual time.
     Index(index::Args),
+    /// Run the experiments of the five papers again, and compare each table, figure and claim.
+    Papers(papers::Args),
     /// Summarize an I/O trace, or convert it.
     Trace(trace::Args),
     /// Test the mirror and the index against injected faults, in virtual time.
@@ -70,6 +74,7 @@ fn main() -> ExitCode {
         Verb::Mirror(args) => mirror::run(&args),
         Verb::Sustain(args) => sustain::run(&args),
         Verb::Index(args) => index::run(&args),
+        Verb::Papers(args) => papers::run(&args),
         Verb::Trace(args) => trace::run(&args),
         Verb::Tester(args) => tester::run(&args),
     })

@@ -19,6 +19,7 @@ pub mod latency;
 pub mod layer;
 pub mod native;
 pub mod outcome;
+pub mod papers;
 pub mod plan;
 pub mod plot;
 pub mod report;

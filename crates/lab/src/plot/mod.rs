@@ -9,7 +9,9 @@ use std::fmt::Write;
 
 pub mod bars;
 pub mod heat;
+pub mod rows;
 mod scale;
+pub mod spikes;
 
 pub use scale::short;
 use scale::{Scale, spread};
@@ -49,6 +51,8 @@ const BOTTOM: f64 = 54.0;
 const LINE_HEIGHT: f64 = 13.5;
 /// Approximate width of a character of the name of a line.
 const LETTER: f64 = 7.3;
+/// Additional width of a capital letter.
+const CAPITAL: f64 = 2.6;
 /// Minimum distance between the centres of labels below the horizontal axis.
 const X_LABEL_GAP: f64 = 44.0;
 /// Number of colours that a page defines.
@@ -108,8 +112,12 @@ impl Plot {
     }
 
     fn names_width(&self) -> f64 {
-        let longest = self.series.iter().map(|series| series.name.len());
-        (longest.max().unwrap_or(0) as f64 * LETTER + 24.0).min(WIDTH * 0.42)
+        let width = |series: &Series| {
+            let capitals = series.name.chars().filter(char::is_ascii_uppercase).count();
+            series.name.chars().count() as f64 * LETTER + capitals as f64 * CAPITAL
+        };
+        let longest = self.series.iter().map(width).fold(0.0, f64::max);
+        (longest + 24.0).min(WIDTH * 0.42)
     }
 
     fn lines(&self) -> String {

@@ -27,7 +27,7 @@ const RESERVE_BLOCKS: u32 = 4;
 const AGE_SEED: u64 = 7;
 
 /// Number of flash operations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Work {
     /// Pages read, including reads for copies.
     pub reads: u64,

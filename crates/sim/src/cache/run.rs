@@ -8,7 +8,7 @@ use bimetal_policy::replacement::{
 use bimetal_trace::{Accesses, Kind};
 
 /// Result of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Outcome {
     /// Number of page accesses: reads and writes.
     pub accesses: u64,

@@ -12,7 +12,7 @@ use super::parallel::{all_cores, run_all};
 /// Loads of figures 7 and 8 of the paper, in writes per second.
 pub const WRITES_PER_S: [u64; 8] = [40, 80, 120, 160, 200, 240, 280, 320];
 /// Maximum number of outstanding writes in the closed queueing model.
-const OUTSTANDING_MAX: u64 = 32;
+pub const OUTSTANDING_MAX: u64 = 32;
 /// Load at which tail latencies are compared, in writes per second.
 pub const TAIL_WRITES_PER_S: u64 = 80;
 

@@ -30,7 +30,7 @@ use bimetal_rt::{Buf, Instant, Rng, Rt, VirtualOptions};
 use super::filling::{FILL_BYTES, fill};
 use super::sparse::Sparse;
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Difference between successive write lengths, as in the paper (10 KB); each length is rounded up
 /// to whole blocks.
@@ -120,6 +120,8 @@ impl Devices {
 pub enum Scheme {
     /// One SSD.
     SingleSsd,
+    /// One disk.
+    SingleDisk,
     /// A mirror of two SSDs that acknowledges a write when both SSDs have completed it.
     SsdMirror,
     /// A mirror of an SSD and a disk with the given settings, without logs.
@@ -169,6 +171,7 @@ impl Scheme {
     pub fn name(&self) -> &str {
         match self {
             Scheme::SingleSsd => "single SSD",
+            Scheme::SingleDisk => "single disk",
             Scheme::SsdMirror => "SSD mirror",
             Scheme::Hetero { name, .. } | Scheme::Formatted { name, .. } => name,
         }
@@ -193,7 +196,7 @@ pub struct Load {
 }
 
 /// Result of a run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
     /// Number of completed writes per second.
     pub done_per_s: f64,
@@ -220,7 +223,8 @@ pub struct Outcome {
     /// Bytes that cleaning has moved on a side, for each byte of the client: the highest value of
     /// all sides. Zero if no side is logged.
     pub moved_share: f64,
-    /// Status of the mirror at the end of the load.
+    /// Status of the mirror at the end of the load. It is not read back from a stored outcome.
+    #[serde(skip_deserializing)]
     pub mirror: Option<MirrorStatus>,
 }
 
@@ -290,6 +294,29 @@ fn check_span(
 /// # Errors
 /// If a device or a setting does not exist, or if the span does not fit the volume.
 pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, ExperimentError> {
+    Ok(run_with_responses(devices, scheme, load)?.0)
+}
+
+/// Response time of one write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Number of the write in the order of the arrivals, from 0. The writes of a load with one seed
+    /// have the same numbers, arrivals, offsets and lengths under every scheme.
+    pub number: u64,
+    /// Response time in nanoseconds.
+    pub ns: u64,
+}
+
+/// Runs one scheme under one load, as [`run`] does, and also returns the response time of each
+/// write of the outcome, in the order of the completions.
+///
+/// # Errors
+/// Those of [`run`].
+pub fn run_with_responses(
+    devices: &Devices,
+    scheme: &Scheme,
+    load: Load,
+) -> Result<(Outcome, Vec<Response>), ExperimentError> {
     let rt = Rt::virtual_time(VirtualOptions {
         seed: load.seed,
         shuffle: false,
@@ -318,7 +345,7 @@ pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, Ex
     let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e6;
     let seconds = load.seconds as f64;
     let client_bytes = running.done_bytes.get().max(1) as f64;
-    Ok(Outcome {
+    let outcome = Outcome {
         done_per_s: histogram.len() as f64 / seconds,
         mean_ms: histogram.mean() / 1e6,
         p50_ms: at(0.5),
@@ -331,7 +358,9 @@ pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, Ex
         log_rounds: after.rounds_since(&before),
         moved_share: after.moved_bytes_since(&before) / client_bytes,
         mirror: status,
-    })
+    };
+    drop(histogram);
+    Ok((outcome, running.responses.take()))
 }
 
 /// Divides, for each side with a log, the number of bytes written to the log by the length of the
@@ -420,6 +449,7 @@ fn build(
     };
     let (sides, settings) = match scheme {
         Scheme::SingleSsd => return Ok((ssd(seed)?, None)),
+        Scheme::SingleDisk => return Ok((hdd(seed)?, None)),
         // With a bound of 0 bytes on the exposure, the mirror acknowledges a write only after both
         // SSDs have completed the write.
         Scheme::SsdMirror => (
@@ -498,6 +528,8 @@ struct Running {
     mirror: Option<Mirror>,
     /// Response times of the writes that completed within the measured part.
     histogram: RefCell<Histogram<u64>>,
+    /// Response time of each of these writes.
+    responses: RefCell<Vec<Response>>,
     /// Bytes of these writes.
     done_bytes: Cell<u64>,
     /// Counters of the mirror at the beginning of the measured part.
@@ -512,6 +544,7 @@ impl Running {
             device,
             mirror,
             histogram: RefCell::new(histogram.expect("an hour at three digits")),
+            responses: RefCell::default(),
             done_bytes: Cell::new(0),
             before: RefCell::default(),
         }
@@ -532,7 +565,7 @@ impl Running {
             this.before.replace(Counted::of(this.mirror.as_ref()));
         });
         let mut arrival_ns = 0.0;
-        loop {
+        for number in 0.. {
             arrival_ns += rng.exponential(1e9 / load.writes_per_s as f64);
             let arrival = start + Duration::from_nanos(arrival_ns as u64);
             if arrival >= end {
@@ -546,7 +579,7 @@ impl Running {
             let request = draw_write(&mut rng, &data, span_bytes);
             let this = Rc::clone(&self);
             writers.spawn(async move {
-                this.write(request, measured, end).await;
+                this.write(number, request, measured, end).await;
                 drop(place);
             });
         }
@@ -554,7 +587,7 @@ impl Running {
     }
 
     /// Submits a write, and counts it if it completes within the measured part.
-    async fn write(&self, request: Request, measured: Instant, end: Instant) {
+    async fn write(&self, number: u64, request: Request, measured: Instant, end: Instant) {
         let (started, bytes) = (self.rt.now(), request.len);
         let result = self.device.submit(request).await;
         assert!(result.is_ok(), "the devices of this experiment do not fail");
@@ -562,6 +595,11 @@ impl Running {
         if now >= measured && now <= end {
             let took_ns = now.ns_since(started);
             self.histogram.borrow_mut().saturating_record(took_ns);
+            let response = Response {
+                number,
+                ns: took_ns,
+            };
+            self.responses.borrow_mut().push(response);
             self.done_bytes.set(self.done_bytes.get() + bytes);
         }
     }
@@ -671,5 +709,26 @@ mod tests {
             assert!((1_400.0..=1_800.0).contains(&done), "{done}");
             assert!(outcome.max_ms >= outcome.p999_ms * 0.999, "{outcome:?}");
         }
+    }
+
+    /// The number of the responses and their mean are those of the outcome, whose histogram has
+    /// three digits. Both devices get the same writes, and begin with the same one.
+    #[test]
+    fn each_write_has_a_response_on_either_device() {
+        let both = [Scheme::SingleSsd, Scheme::SingleDisk];
+        let [ssd, disk] = both.map(|scheme| run_with_responses(&small(), &scheme, load()).unwrap());
+        for (outcome, responses) in [&ssd, &disk] {
+            let done = (outcome.done_per_s * 20.0).round();
+            assert_eq!(responses.len() as f64, done);
+            let sum: u64 = responses.iter().map(|response| response.ns).sum();
+            let mean_ms = sum as f64 / responses.len() as f64 / 1e6;
+            assert!(
+                (mean_ms / outcome.mean_ms - 1.0).abs() < 1e-3,
+                "{outcome:?}"
+            );
+        }
+        let first = |of: &[Response]| of.iter().any(|response| response.number == 0);
+        assert!(first(&ssd.1) && first(&disk.1));
+        assert_ne!(ssd.1, disk.1);
     }
 }

@@ -2,7 +2,7 @@
 //! operation of the index, and the gains of the paper's tree over each of the other schemes.
 
 use bimetal_rt::Rng;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::life::{Kind, LifeError, Lived, PerOperation, live};
 use super::queue::{Served, serve};
@@ -22,12 +22,14 @@ pub struct Extent {
     /// Rules that determine how much flash a scheme gets. The text of the paper allows either rule
     /// of [`Area::ALL`].
     pub areas: Vec<Area>,
-    /// Number of seeds, counted from 1; results are medians over the seeds.
+    /// First seed.
+    pub first_seed: u64,
+    /// Number of seeds, counted from the first one; results are medians over the seeds.
     pub seeds: u64,
 }
 
 /// Result of one scheme under one load.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// Rule for the amount of flash. The rule does not affect [`Scheme::Ours`], which uses the
     /// space that it needs.
@@ -43,7 +45,7 @@ pub struct Row {
 }
 
 /// Average cost of one operation, for one scheme and one kind of operations.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Cost {
     /// Rule for the amount of flash.
     pub area: Area,
@@ -121,7 +123,8 @@ pub fn compare(
             // The area rule does not affect a scheme whose area has no fixed size, so such a scheme
             // runs only with the first rule.
             if scheme.is_papers() || extent.areas.first() == Some(&area) {
-                let seeds = 1..=extent.seeds;
+                let seeds = 0..extent.seeds;
+                let seeds = seeds.map(|seed| extent.first_seed + seed);
                 jobs.extend(seeds.map(|seed| (Entrant { area, scheme }, seed)));
             }
         }
@@ -166,7 +169,8 @@ impl Comparison {
     fn add(&mut self, area: Area, kind: Kind, scheme: Scheme, lived: &[&Lived]) {
         for asked_per_s in kind.loads_per_s() {
             let serve_one = |(number, lived): (usize, &&Lived)| {
-                let mut rng = Rng::labelled(number as u64 + 1, "thinking");
+                let seed = self.extent.first_seed + number as u64;
+                let mut rng = Rng::labelled(seed, "thinking");
                 serve(
                     &lived.service_us,
                     self.setting.clients,
@@ -286,6 +290,7 @@ mod tests {
         let extent = Extent {
             schemes: Scheme::ALL.to_vec(),
             areas: Area::ALL.to_vec(),
+            first_seed: 1,
             seeds: 1,
         };
         let comparison = compare(&setting, &extent, |_, _| {}).unwrap();

@@ -11,7 +11,7 @@
 use bimetal_index::storage::BLOCK_BYTES;
 use bimetal_index::{Batch, Db, Durability, Error, Statistics};
 use bimetal_rt::Rng;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::flash::Flash;
 use super::population::{Asked, Population};
@@ -31,7 +31,7 @@ const LOAD_KEYS: usize = 5_000;
 const INDEX_ID: u64 = 1;
 
 /// A kind of load, which determines the operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// Searches.
@@ -91,7 +91,7 @@ pub enum LifeError {
 }
 
 /// Averages over the operations of one kind of load, and the state of the index after the load.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PerOperation {
     /// Number of pages read.
     pub reads: f64,

@@ -5,14 +5,14 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use bimetal_rt::Rng;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The first operations are not measured. Their number is the number of all operations divided by
 /// this divisor (so a tenth).
 const UNMEASURED_SHARE: usize = 10;
 
 /// Throughput and response time that the clients received.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Served {
     /// Number of completed operations per second.
     pub done_per_s: f64,

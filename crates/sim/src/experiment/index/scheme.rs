@@ -2,7 +2,7 @@
 //! engine's I/O that is charged.
 
 use bimetal_index::{Clusters, Options, PaperRules, Statistics};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::setting::{FIELD_BYTES, FILL_FULL, FILL_NORMAL, Setting};
 
@@ -20,7 +20,7 @@ const LOG_BYTES: u64 = 4 << 20;
 const OUR_NODE_BYTES: usize = 8 << 10;
 
 /// Kind of index to compare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheme {
     /// The CHC-Tree of the paper.
@@ -35,7 +35,7 @@ pub enum Scheme {
 
 /// Rule for choosing the amount of flash (the area) of each scheme of the paper. The text of the
 /// paper can be read as either rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Area {
     /// All schemes have the same area. The ordinary B+-tree fills this area to

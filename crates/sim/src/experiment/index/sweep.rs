@@ -57,6 +57,7 @@ pub fn sweep(
     let extent = Extent {
         schemes: vec![Scheme::Chctr, Scheme::BtrN, Scheme::BtrF],
         areas: vec![Area::Same],
+        first_seed: 1,
         seeds,
     };
     let settings = settings(base);
