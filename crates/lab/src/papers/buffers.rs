@@ -35,8 +35,8 @@ const READINGS: [(&str, &str); 2] = [
     ("page", "a page-mapped drive with 28 % spare"),
 ];
 
-/// Buffers of the paper's figure 6. The sizes of its other figures are not given, and are taken to be
-/// the same.
+/// Buffers of the paper's figure 6. The sizes of its other figures are not given, and are taken to
+/// be the same.
 const BUFFERS: usize = 1500;
 
 fn size(scope: &Scope) -> usize {

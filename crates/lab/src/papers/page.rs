@@ -85,8 +85,8 @@ fn head(report: &Report) -> String {
          without a number can have no better verdict. Otherwise it is <em>not reproduced</em>. An \
          effect is compared as an effect: +30 % is not within {FACTOR} of +20 %. An item has the \
          worst verdict of its values. Intervals of 95 % are those of Student over the seeds. Where \
-         a paper leaves something open, the reading that decides was chosen beforehand for a reason \
-         that the item states, and the others stand beside it.</p>\n",
+         a paper leaves something open, the reading that decides was chosen by what the paper says \
+         (docs/papers.md has the reasons), and the others stand beside it.</p>\n",
         report.runs,
         plan.seeds,
         plan.seed,

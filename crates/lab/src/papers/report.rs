@@ -265,6 +265,9 @@ fn reason(claims: &[ClaimReport]) -> String {
     if decided.len() == 1 {
         return match ours.verdict {
             Verdict::Reproduced => format!("It is within a factor of 1.25: {pair}."),
+            Verdict::SignOnly if matches!(worst.printed, Printed::Above | Printed::Below) => {
+                format!("The direction is the printed one: {pair}.")
+            }
             Verdict::SignOnly => format!("The sign is the same, the size is not: {pair}."),
             _ => format!("Neither the size nor a certain sign is the same: {pair}."),
         };

@@ -7,7 +7,7 @@ use super::item::Unit::{Change, Microseconds, Times};
 use super::item::{Item, Kind, Source, claim};
 use super::verdict::Printed::{Above, AtLeast, Below, Value};
 
-const BENCHMARK: &str = "The figure is a measurement of real time, which `python3 benches brp` makes \
+const BENCHMARK: &str = "The figure is a measurement of real time, which the benchmark brp makes \
     (docs/brp.md has its results); this report runs in virtual time only.";
 const HARDWARE: &str = "The measurement needs an SRP target, an InfiniBand adapter and an SSD of \
     DRAM; the path of the SCSI layer is not part of this project.";

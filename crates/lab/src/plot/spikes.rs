@@ -70,7 +70,8 @@ impl Spikes {
 mod tests {
     use super::*;
 
-    /// The axis from -20 to 40 has 206 units, so 0 is at 236 - 206 / 3 = 167.3.
+    /// The axis from -20 to 40 has 206 units, so 0 is at 236 - 206 / 3 = 167.3. Each value has half
+    /// of the 350 units from 52 to 402, and is in its middle: at 139.5 and 314.5.
     #[test]
     fn values_go_up_and_down_from_zero() {
         let spikes = Spikes {
@@ -79,7 +80,7 @@ mod tests {
             values: vec![40.0, -20.0],
         };
         let svg = spikes.svg();
-        assert!(svg.contains("M140.5 167.3V30.0"), "{svg}");
-        assert!(svg.contains("M313.5 167.3V236.0"), "{svg}");
+        assert!(svg.contains("M139.5 167.3V30.0"), "{svg}");
+        assert!(svg.contains("M314.5 167.3V236.0"), "{svg}");
     }
 }
