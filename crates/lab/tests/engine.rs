@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use bimetal_lab::cell::run;
 use bimetal_lab::plan::Plan;
 use bimetal_lab::report::{CellSummary, csv, summary};
 use bimetal_lab::results::{Job, Results, jobs};
@@ -490,4 +491,19 @@ fn shipped_files_and_the_example_are_plans() {
     // The disk has 18 cells: three schedulers times two read-ahead windows times three file
     // systems. The flash device has only one read-ahead window, and so nine cells.
     assert_eq!(plan.cells.len(), 3 * 2 * 3 + 3 * 3);
+}
+
+/// With 4 MiB of memory, a program that removes a file waits for memory, and another one has to
+/// write dirty pages meanwhile. The pages of the removed file have no place on the device any more.
+#[test]
+fn programs_with_little_memory_write_no_pages_of_a_removed_file() {
+    let shipped = include_str!("../../../contrib/lab/ssd-on-linux/clients.toml");
+    let text = shipped
+        .replace("memory = \"1GiB\"", "memory = \"4MiB\"")
+        .replace("time = \"20s\"", "time = \"2s\"");
+    let plan = Plan::parse(Path::new("clients.toml"), &text).unwrap();
+    for cell in &plan.cells {
+        let of = run(&cell.choice, &cell.settings, 1).unwrap();
+        assert!(of.measured.figures["with_60_mb_per_s"] > 0.0, "{cell:?}");
+    }
 }

@@ -331,6 +331,9 @@ impl Files {
         let mut touches = Vec::new();
         self.0.layout.borrow().look_up(file, &mut touches);
         let gone = self.0.layout.borrow_mut().remove(file, &mut touches);
+        // While this program waits for memory, another one may have to write dirty pages, and the
+        // pages of this file have no blocks any more.
+        self.0.cache.borrow_mut().drop_file(file);
         if let Some(journal) = &self.0.journal {
             journal.borrow_mut().forget_file(file);
         }
