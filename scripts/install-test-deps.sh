@@ -16,6 +16,7 @@ mkfs.ext4:e2fsprogs e2fsck:e2fsprogs mkfs.btrfs:btrfs-progs
 losetup:mount mount:mount umount:mount
 fallocate:util-linux setpriv:util-linux unshare:util-linux blockdev:util-linux
 chromium:chromium chromedriver:chromium-driver promtool:prometheus
+dask-worker:python3-distributed
 git:git tar:tar cmp:diffutils find:findutils timeout:coreutils python3:python3
 "
 
