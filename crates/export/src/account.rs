@@ -369,6 +369,7 @@ mod tests {
         });
         assert!(rt.pool().present_bytes() as u64 > 16 * MIB);
         drop(growth);
+        rt.end();
     }
 
     #[test]

@@ -171,7 +171,7 @@ mod tests {
     fn a_pool_grows_when_it_is_used_up_to_its_bound() {
         let rt = runtime();
         let pool = rt.pool().clone();
-        let _growth = Growth::start(&rt, || true).expect("a thread");
+        let growth = Growth::start(&rt, || true).expect("a thread");
         rt.block_on(async {
             assert_eq!(pool.present_bytes(), 2 * PIECE);
             // The doorbell of the growth has a page of the first piece. So the second and later
@@ -194,6 +194,8 @@ mod tests {
             assert_eq!(pool.take_idle_pieces(), [2, 3, 4]);
             assert_eq!(pool.present_bytes(), 2 * PIECE);
         });
+        drop(growth);
+        rt.end();
     }
 
     #[test]
@@ -201,7 +203,7 @@ mod tests {
         static ASKED: AtomicBool = AtomicBool::new(false);
         let rt = runtime();
         let pool = rt.pool().clone();
-        let _growth = Growth::start(&rt, || {
+        let growth = Growth::start(&rt, || {
             ASKED.store(true, Ordering::Relaxed);
             false
         })
@@ -218,6 +220,8 @@ mod tests {
             drop(held);
             assert!(pool.try_alloc(PIECE).is_some());
         });
+        drop(growth);
+        rt.end();
     }
 
     #[test]
