@@ -351,7 +351,7 @@ pub fn run_with_responses(
         p50_ms: at(0.5),
         p99_ms: at(0.99),
         p999_ms: at(0.999),
-        max_ms: histogram.max() as f64 / 1e6,
+        max_ms: running.longest_ns.get() as f64 / 1e6,
         exposed_bytes_peak: status.as_ref().map_or(0, |s| s.exposed_bytes_peak),
         exposed_bytes_end: status.as_ref().map_or(0, |s| s.exposed_bytes),
         mode_switches_per_s: (after.mode_switches - before.mode_switches) as f64 / seconds,
@@ -528,6 +528,7 @@ struct Running {
     mirror: Option<Mirror>,
     /// Response times of the writes that completed within the measured part.
     histogram: RefCell<Histogram<u64>>,
+    longest_ns: Cell<u64>,
     /// Response time of each of these writes.
     responses: RefCell<Vec<Response>>,
     /// Bytes of these writes.
@@ -544,6 +545,7 @@ impl Running {
             device,
             mirror,
             histogram: RefCell::new(histogram.expect("an hour at three digits")),
+            longest_ns: Cell::new(0),
             responses: RefCell::default(),
             done_bytes: Cell::new(0),
             before: RefCell::default(),
@@ -595,6 +597,7 @@ impl Running {
         if now >= measured && now <= end {
             let took_ns = now.ns_since(started);
             self.histogram.borrow_mut().saturating_record(took_ns);
+            self.longest_ns.set(self.longest_ns.get().max(took_ns));
             let response = Response {
                 number,
                 ns: took_ns,
