@@ -5,6 +5,12 @@ pub fn resident_bytes(pid: u32) -> u64 {
     status_bytes(pid, "VmRSS:")
 }
 
+/// Returns the resident memory of a process in bytes that is no part of a file (RssAnon): its heap,
+/// stacks and buffers, without its program and libraries.
+pub fn anonymous_bytes(pid: u32) -> u64 {
+    status_bytes(pid, "RssAnon:")
+}
+
 /// Returns the locked memory (VmLck) of a process in bytes.
 pub fn locked_bytes(pid: u32) -> u64 {
     status_bytes(pid, "VmLck:")

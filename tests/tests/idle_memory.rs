@@ -9,8 +9,10 @@ use bimetal_tests::scratch::Scratch;
 use bimetal_tests::server::{Server, binary, uri};
 use bimetal_tests::volume::MIB;
 
-/// What an idle volume of 1 GiB may hold in memory with the defaults.
-const IDLE_BYTES_MAX: u64 = 64_000_000;
+/// What an idle volume of 1 GiB may hold in memory with the defaults: 64 MB with the program, of
+/// which the optimised program and its libraries are 17 MB. The program that is tested here is not
+/// optimised, and larger, so only the rest is compared, which does not depend on that.
+const IDLE_BYTES_MAX: u64 = 64_000_000 - 17_000_000;
 /// What the same server may hold under any load: 64 MiB of buffers for requests, 64 MiB for the
 /// exposure and what the layers do, 24 MiB of heap, and 32 MiB for the program, which is larger
 /// without optimisation.
@@ -27,8 +29,9 @@ fn an_idle_volume_holds_little_and_a_loaded_one_no_more_than_its_bound() {
     run(&["format", "vol.toml"]);
     let server = Server::start(&dir.file("vol.toml"));
     let idle = procfs::resident_bytes(server.pid());
-    println!("idle: {idle} bytes");
-    assert!(idle <= IDLE_BYTES_MAX, "{idle} bytes are resident");
+    let anonymous = procfs::anonymous_bytes(server.pid());
+    println!("idle: {idle} bytes, {anonymous} of them outside of the program");
+    assert!(anonymous <= IDLE_BYTES_MAX, "{anonymous} bytes are held");
     // Four connections with 32 requests of 1 MiB each take all memory for requests.
     checks::fio_write(&uri(&dir.file("vol.sock"), "vol"), "1m-1m", 128 * MIB);
     let used = procfs::resident_bytes(server.pid());
