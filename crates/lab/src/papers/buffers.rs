@@ -9,7 +9,7 @@ use bimetal_sim::cache::{Costs, Outcome};
 use super::cell::{Cell, Raw};
 use super::folder::{Missing, Runs};
 use super::item::Unit::{Change, MegabytesPerSecond, PerSecond, Times};
-use super::item::{Drawing, Experiment, Found, Item, Kind, Reading, Source, bar, claim};
+use super::item::{Drawing, Experiment, Found, Item, Kind, Reading, Source, bar, claim, diagram};
 use super::scope::{Scale, Scope};
 use super::traces::Name;
 use super::verdict::Printed::{Above, Below, Value};
@@ -374,19 +374,6 @@ const TIME: &[super::item::Claim] = &[
 const STAND_IN: &str = "The trace is a stand-in, so a difference can be one of the traces; \
     docs/cache-simulation.md has 27 points on recorded traces, where ABM-LRU-FAB is cheapest at 10 \
     and ABM-LRU-CLC fastest at 8.";
-
-const fn diagram(id: &'static str, title: &'static str, place: &'static str) -> Item {
-    Item {
-        id,
-        kind: Kind::Figure,
-        title,
-        place,
-        form: "diagram",
-        claims: &[],
-        note: "",
-        source: Source::Nothing("The figure is a diagram."),
-    }
-}
 
 const fn writing_item(
     id: &'static str,

@@ -113,6 +113,20 @@ pub struct Claim {
     pub unit: Unit,
 }
 
+/// Returns an item of a figure that is a diagram, and so has nothing to compare.
+pub const fn diagram(id: &'static str, title: &'static str, place: &'static str) -> Item {
+    Item {
+        id,
+        kind: Kind::Figure,
+        title,
+        place,
+        form: "diagram",
+        claims: &[],
+        note: "",
+        source: Source::Nothing("The figure is a diagram."),
+    }
+}
+
 /// Returns a claim.
 pub const fn claim(key: &'static str, what: &'static str, printed: Printed, unit: Unit) -> Claim {
     Claim {

@@ -4,26 +4,13 @@
 //! another program, so this report lists the items and runs none of them.
 
 use super::item::Unit::{Change, Microseconds, Times};
-use super::item::{Item, Kind, Source, claim};
+use super::item::{Item, Kind, Source, claim, diagram};
 use super::verdict::Printed::{Above, AtLeast, Below, Value};
 
 const BENCHMARK: &str = "The figure is a measurement of real time, which the benchmark brp makes \
     (docs/brp.md has its results); this report runs in virtual time only.";
 const HARDWARE: &str = "The measurement needs an SRP target, an InfiniBand adapter and an SSD of \
     DRAM; the path of the SCSI layer is not part of this project.";
-
-const fn diagram(id: &'static str, title: &'static str, place: &'static str) -> Item {
-    Item {
-        id,
-        kind: Kind::Figure,
-        title,
-        place,
-        form: "diagram",
-        claims: &[],
-        note: "",
-        source: Source::Nothing("The figure is a diagram."),
-    }
-}
 
 /// The items of the paper.
 pub const ITEMS: &[Item] = &[

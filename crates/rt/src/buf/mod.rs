@@ -14,7 +14,7 @@
 //! buffers.
 //!
 //! A pool may [begin with a part](BufPool::growing) of its region and get the rest when it is used
-//! ([`crate::growth`]). Who admits requests counts on the part that is there only.
+//! ([`crate::growth`]). Components that admit requests must count on the part that is there only.
 //!
 //! This module may use `unsafe`: it owns raw memory. It must never hand out two handles that can
 //! write the same bytes, and never free memory while an operation still owns it.
