@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use hdrhistogram::Histogram;
+use bimetal_sim::experiment::latency::LatencyHistogram;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of intervals of a run.
@@ -21,9 +21,6 @@ const CLASS_POWER_MIN: u32 = 10;
 /// Time in ns without a completion, while requests are in flight, above which the device is
 /// considered frozen.
 pub const FREEZE_NS: u64 = 100_000_000;
-/// Maximum latency that is recorded for quantiles: an hour. Longer latencies are recorded as this
-/// value.
-const LONGEST_NS: u64 = 3_600_000_000_000;
 
 /// Latencies of the reads or of the writes of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,17 +75,14 @@ pub fn class_begin_ns(class: u8) -> u64 {
 
 /// Recorded latencies of one direction.
 struct Recorded {
-    all: Histogram<u64>,
-    longest_ns: u64,
+    all: LatencyHistogram,
     map: BTreeMap<(u16, u8), u64>,
 }
 
 impl Recorded {
     fn new() -> Recorded {
-        let all = Histogram::new_with_bounds(1, LONGEST_NS, 3);
         Recorded {
-            all: all.expect("an hour at three digits"),
-            longest_ns: 0,
+            all: LatencyHistogram::default(),
             map: BTreeMap::new(),
         }
     }
@@ -100,14 +94,14 @@ impl Recorded {
     }
 
     fn latency(&self) -> DirectionLatency {
-        let at = |quantile: f64| self.all.value_at_quantile(quantile);
+        let at = |quantile: f64| self.all.at_ns(quantile);
         let cells = self.map.iter();
         DirectionLatency {
-            count: self.all.len(),
+            count: self.all.count(),
             p50_ns: at(0.5),
             p99_ns: at(0.99),
             p999_ns: at(0.999),
-            max_ns: self.longest_ns,
+            max_ns: self.all.longest_ns(),
             map: cells.map(|((i, c), count)| (*i, *c, *count)).collect(),
         }
     }
@@ -157,8 +151,7 @@ impl Recorder {
         let interval = self.interval_of(now_ns);
         let latency_ns = now_ns - begun_ns;
         let of = &mut self.directions[usize::from(is_write)];
-        of.all.saturating_record(latency_ns.max(1));
-        of.longest_ns = of.longest_ns.max(latency_ns);
+        of.all.record(latency_ns);
         *of.map.entry((interval, class_of(latency_ns))).or_default() += 1;
     }
 

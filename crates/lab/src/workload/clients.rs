@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Instant, Rng};
+use bimetal_sim::experiment::latency::LatencyHistogram;
 use serde::{Deserialize, Serialize};
 
-use super::latency::Latency;
+use super::latency::figures;
 use super::loadfile::{LoadFile, Player};
 use super::{Measured, World, mb_per_s, sum};
 use crate::files::{FileId, Program};
@@ -75,7 +76,7 @@ impl Clients {
         for count in &self.counts {
             let (rate, latency) = self.with(world, *count, script.as_ref()).await?;
             curve.push((f64::from(*count), rate));
-            let figures = latency.borrow().figures("step");
+            let figures = figures(&latency.borrow(), "step");
             slowest.push((f64::from(*count), figures["step_p99_ms"]));
             measured
                 .figures
@@ -108,10 +109,10 @@ impl Clients {
         world: &World<F>,
         count: u32,
         script: Option<&Rc<LoadFile>>,
-    ) -> Result<(f64, Rc<RefCell<Latency>>), LoadError> {
+    ) -> Result<(f64, Rc<RefCell<LatencyHistogram>>), LoadError> {
         let begun = world.rt.now();
         let until = begun + Duration::from_secs(self.seconds);
-        let latency = Rc::new(RefCell::new(Latency::new()));
+        let latency = Rc::new(RefCell::new(LatencyHistogram::default()));
         let bytes = Rc::new(Cell::new(0));
         let failed = Rc::new(Cell::new(None));
         let tasks = TaskGroup::new(&world.rt);
@@ -154,7 +155,7 @@ struct Client<F> {
     rng: Rng,
     files: Vec<FileId>,
     bytes: Rc<Cell<u64>>,
-    latency: Rc<RefCell<Latency>>,
+    latency: Rc<RefCell<LatencyHistogram>>,
 }
 
 impl<F: FileLayer> Client<F> {

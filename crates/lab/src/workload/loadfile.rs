@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use bimetal_rt::Instant;
+use bimetal_sim::experiment::latency::LatencyHistogram;
 
 use super::World;
-use super::latency::Latency;
 use crate::files::{FileId, Program};
 use crate::layer::{FileLayer, LoadError};
 
@@ -319,7 +319,7 @@ impl<'a, F: FileLayer> Player<'a, F> {
     pub(super) async fn play(
         &mut self,
         until: Instant,
-        latency: &std::cell::RefCell<Latency>,
+        latency: &std::cell::RefCell<LatencyHistogram>,
         moved: impl Fn(u64),
     ) -> Result<(), LoadError> {
         'time: loop {

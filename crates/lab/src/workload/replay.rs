@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use bimetal_rt::Instant;
 use bimetal_rt::sync::{Semaphore, TaskGroup};
+use bimetal_sim::experiment::latency::LatencyHistogram;
 use bimetal_trace::{Format, Op, Options, Reader, Record};
 use serde::{Deserialize, Serialize};
 
-use super::latency::Latency;
+use super::latency::figures;
 use super::{Measured, World, sum};
 use crate::files::Program;
 use crate::layer::{FileLayer, LoadError};
@@ -103,7 +104,7 @@ impl Replay {
         let (all, trims, passed_over) = self.read(world.files.device_blocks())?;
         let replayed = Rc::new(Replayed {
             world: world.clone(),
-            latency: RefCell::new(Latency::new()),
+            latency: RefCell::new(LatencyHistogram::default()),
             failed: Cell::new(None),
         });
         let places = Semaphore::new(u64::from(self.depth));
@@ -136,7 +137,7 @@ impl Replay {
             return Err(error);
         }
         let seconds = world.rt.now().ns_since(begun) as f64 / 1e9;
-        let mut figures = replayed.latency.borrow().figures("latency");
+        let mut figures = figures(&replayed.latency.borrow(), "latency");
         let rate = all.len() as f64 / seconds.max(f64::MIN_POSITIVE);
         figures.extend([
             ("requests".to_owned(), all.len() as f64),
@@ -239,7 +240,7 @@ fn on_device(record: &Record, first_ns: u64, device_blocks: u32) -> Due {
 /// State shared by the tasks that execute requests.
 struct Replayed<F> {
     world: World<F>,
-    latency: RefCell<Latency>,
+    latency: RefCell<LatencyHistogram>,
     failed: Cell<Option<LoadError>>,
 }
 

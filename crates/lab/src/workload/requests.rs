@@ -10,9 +10,10 @@ use std::rc::Rc;
 
 use bimetal_rt::Rng;
 use bimetal_rt::sync::TaskGroup;
+use bimetal_sim::experiment::latency::LatencyHistogram;
 use serde::{Deserialize, Serialize};
 
-use super::latency::Latency;
+use super::latency::figures;
 use super::{Measured, OPERATIONS_MAX, World, mb_per_s};
 use crate::files::Program;
 use crate::layer::{FileLayer, LoadError};
@@ -214,7 +215,7 @@ impl Requests {
 #[derive(Default)]
 struct Round {
     ns: u64,
-    latency: Rc<RefCell<Latency>>,
+    latency: Rc<RefCell<LatencyHistogram>>,
 }
 
 impl Round {
@@ -224,7 +225,7 @@ impl Round {
     }
 
     fn measured(&self, load: &Requests) -> Measured {
-        let mut figures = self.latency.borrow().figures("latency");
+        let mut figures = figures(&self.latency.borrow(), "latency");
         let rate = mb_per_s(load.count * load.request_bytes, self.ns);
         figures.insert("mb_per_s".to_owned(), rate);
         Measured {
@@ -250,7 +251,7 @@ struct Job<F> {
     /// Number of requests of the present round that all tasks together have begun. A round is one
     /// run of `load.count` requests; a load can repeat rounds until their rates are steady.
     next: Rc<Cell<u64>>,
-    latency: Rc<RefCell<Latency>>,
+    latency: Rc<RefCell<LatencyHistogram>>,
 }
 
 impl<F: FileLayer> Job<F> {

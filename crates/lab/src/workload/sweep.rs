@@ -2,9 +2,10 @@
 //! at positions from start to end, and the latency of random reads.
 
 use bimetal_rt::Rng;
+use bimetal_sim::experiment::latency::LatencyHistogram;
 use serde::{Deserialize, Serialize};
 
-use super::latency::Latency;
+use super::latency::figures;
 use super::{Measured, OPERATIONS_MAX, World, mb_per_s};
 use crate::files::Program;
 use crate::layer::{FileLayer, LoadError};
@@ -68,7 +69,7 @@ impl Sweep {
             curve.push((100.0 * point as f64 / (self.points - 1) as f64, rate));
         }
         let mut rng = Rng::labelled(world.seed, "sweep");
-        let mut latency = Latency::new();
+        let mut latency = LatencyHistogram::default();
         for _ in 0..self.accesses {
             let begun = world.rt.now();
             let block = rng.below(blocks) as u32;
@@ -76,7 +77,7 @@ impl Sweep {
             latency.record(world.rt.now().ns_since(begun));
         }
         let rates: Vec<f64> = curve.iter().map(|(_, rate)| *rate).collect();
-        let mut figures = latency.figures("access");
+        let mut figures = figures(&latency, "access");
         figures.insert("first_mb_per_s".to_owned(), rates[0]);
         figures.insert("last_mb_per_s".to_owned(), rates[rates.len() - 1]);
         Ok(Measured {

@@ -28,8 +28,8 @@ use bimetal_rt::sync::{Semaphore, TaskGroup};
 use bimetal_rt::{Buf, Instant, Rng, Rt, VirtualOptions};
 
 use super::filling::{FILL_BYTES, fill};
+use super::latency::LatencyHistogram;
 use super::sparse::Sparse;
-use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 /// Difference between successive write lengths, as in the paper (10 KB); each length is rounded up
@@ -341,17 +341,17 @@ pub fn run_with_responses(
     // A mirror without a bound on its exposure can have a long backlog, so the run ends without
     // draining it.
     rt.end();
-    let histogram = running.histogram.borrow();
-    let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e6;
+    let latencies = running.latencies.take();
+    let at = |share| latencies.at_ns(share) as f64 / 1e6;
     let seconds = load.seconds as f64;
     let client_bytes = running.done_bytes.get().max(1) as f64;
     let outcome = Outcome {
-        done_per_s: histogram.len() as f64 / seconds,
-        mean_ms: histogram.mean() / 1e6,
+        done_per_s: latencies.count() as f64 / seconds,
+        mean_ms: latencies.mean_ns() / 1e6,
         p50_ms: at(0.5),
         p99_ms: at(0.99),
         p999_ms: at(0.999),
-        max_ms: running.longest_ns.get() as f64 / 1e6,
+        max_ms: latencies.longest_ns() as f64 / 1e6,
         exposed_bytes_peak: status.as_ref().map_or(0, |s| s.exposed_bytes_peak),
         exposed_bytes_end: status.as_ref().map_or(0, |s| s.exposed_bytes),
         mode_switches_per_s: (after.mode_switches - before.mode_switches) as f64 / seconds,
@@ -359,7 +359,6 @@ pub fn run_with_responses(
         moved_share: after.moved_bytes_since(&before) / client_bytes,
         mirror: status,
     };
-    drop(histogram);
     Ok((outcome, running.responses.take()))
 }
 
@@ -527,8 +526,7 @@ struct Running {
     device: Rc<dyn Device>,
     mirror: Option<Mirror>,
     /// Response times of the writes that completed within the measured part.
-    histogram: RefCell<Histogram<u64>>,
-    longest_ns: Cell<u64>,
+    latencies: RefCell<LatencyHistogram>,
     /// Response time of each of these writes.
     responses: RefCell<Vec<Response>>,
     /// Bytes of these writes.
@@ -539,13 +537,11 @@ struct Running {
 
 impl Running {
     fn new(rt: &Rt, device: Rc<dyn Device>, mirror: Option<Mirror>) -> Running {
-        let histogram = Histogram::new_with_bounds(1, 3_600_000_000_000, 3);
         Running {
             rt: rt.clone(),
             device,
             mirror,
-            histogram: RefCell::new(histogram.expect("an hour at three digits")),
-            longest_ns: Cell::new(0),
+            latencies: RefCell::default(),
             responses: RefCell::default(),
             done_bytes: Cell::new(0),
             before: RefCell::default(),
@@ -596,8 +592,7 @@ impl Running {
         let now = self.rt.now();
         if now >= measured && now <= end {
             let took_ns = now.ns_since(started);
-            self.histogram.borrow_mut().saturating_record(took_ns);
-            self.longest_ns.set(self.longest_ns.get().max(took_ns));
+            self.latencies.borrow_mut().record(took_ns);
             let response = Response {
                 number,
                 ns: took_ns,

@@ -5,6 +5,7 @@ pub mod comparison;
 mod filling;
 pub mod hetero;
 pub mod index;
+pub mod latency;
 pub mod parallel;
 pub mod pattern;
 pub mod reopening;

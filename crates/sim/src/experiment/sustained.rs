@@ -18,11 +18,11 @@ use bimetal_block::request::{Flags, Request};
 use bimetal_block::{BLOCK_BYTES, Geometry};
 use bimetal_rt::sync::{Permit, Semaphore, TaskGroup};
 use bimetal_rt::{Buf, Instant, Rng, Rt, VirtualOptions};
-use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::filling::{FILL_BYTES, fill};
 use super::hetero::{ExperimentError, formatted, log_rounds};
+use super::latency::LatencyHistogram;
 use super::pattern::{Offsets, Pattern};
 use super::reopening::{Killable, Opening, kill_and_open};
 use super::sparse::{Sparse, Traffic, fill_block};
@@ -448,8 +448,8 @@ struct Running {
     stamp: Cell<u64>,
     begun_at: Cell<Instant>,
     ends_at: Cell<Instant>,
-    writes: RefCell<(Histogram<u64>, u64)>,
-    flushes: RefCell<(Histogram<u64>, u64)>,
+    writes: RefCell<LatencyHistogram>,
+    flushes: RefCell<LatencyHistogram>,
     seconds: RefCell<Vec<Second>>,
     outstanding: Cell<u64>,
     /// Time of the last completion, or of the start of a request when none was outstanding.
@@ -466,10 +466,6 @@ impl Running {
         device: Rc<dyn Device>,
         progress: Box<dyn Fn(Progress)>,
     ) -> Running {
-        let histogram = || {
-            let all = Histogram::new_with_bounds(1, 3_600_000_000_000, 3);
-            (all.expect("an hour at three digits"), 0)
-        };
         let load = setting.load.clone();
         let places = setting.span_bytes / load.write_bytes;
         Running {
@@ -480,8 +476,8 @@ impl Running {
             stamp: Cell::new(0),
             begun_at: Cell::new(rt.now()),
             ends_at: Cell::new(rt.now()),
-            writes: RefCell::new(histogram()),
-            flushes: RefCell::new(histogram()),
+            writes: RefCell::default(),
+            flushes: RefCell::default(),
             seconds: RefCell::new(vec![Second::default(); load.seconds as usize]),
             outstanding: Cell::new(0),
             moved_at: Cell::new(rt.now()),
@@ -592,7 +588,7 @@ impl Running {
             self.submit(Request::flush()).await;
             if self.rt.now() <= self.ends_at.get() {
                 let took_ns = self.rt.now().ns_since(started);
-                record(&self.flushes, took_ns);
+                self.flushes.borrow_mut().record(took_ns);
             }
             self.note_gap();
         }
@@ -608,7 +604,7 @@ impl Running {
             return;
         }
         let took_ns = now.ns_since(arrived);
-        record(&self.writes, took_ns);
+        self.writes.borrow_mut().record(took_ns);
         let mut seconds = self.seconds.borrow_mut();
         let second = now.since(self.begun_at.get()).as_secs() as usize;
         let last = seconds.len() - 1;
@@ -676,22 +672,15 @@ impl Running {
     }
 }
 
-/// Records a latency in a histogram, which has it to three digits, and the longest one exactly.
-fn record(of: &RefCell<(Histogram<u64>, u64)>, took_ns: u64) {
-    let (histogram, longest_ns) = &mut *of.borrow_mut();
-    histogram.saturating_record(took_ns);
-    *longest_ns = took_ns.max(*longest_ns);
-}
-
-fn latencies((histogram, longest_ns): &(Histogram<u64>, u64)) -> Latencies {
-    let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e6;
+fn latencies(of: &LatencyHistogram) -> Latencies {
+    let at = |share| of.at_ns(share) as f64 / 1e6;
     Latencies {
-        count: histogram.len(),
-        mean_ms: histogram.mean() / 1e6,
+        count: of.count(),
+        mean_ms: of.mean_ns() / 1e6,
         p50_ms: at(0.5),
         p99_ms: at(0.99),
         p999_ms: at(0.999),
-        max_ms: *longest_ns as f64 / 1e6,
+        max_ms: of.longest_ns() as f64 / 1e6,
     }
 }
 
